@@ -1,0 +1,66 @@
+# Everything starts from a clean clone with nothing but Python (3.11 or newer) and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help .venv demo test test-slow lint format bench lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       train SAC on Pendulum-v1 (about a minute on two cores)"
+	@echo "make test       everything a change must pass: imports, style, tests"
+	@echo "make test-slow  learning runs and long fault runs"
+	@echo "make lint       ruff, pyright and the import contract"
+	@echo "make format     let ruff mend what it can"
+	@echo "make bench      speed against the peers (they get an environment of their own)"
+	@echo "make lock       pin the dependencies anew in requirements.lock"
+
+.venv: $(STAMP)
+
+# The stamp is touched last: an interrupted installation is repeated, a finished one is not.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Understudy needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/understudy train
+
+test: $(STAMP)
+	$(BIN)/lint-imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The last -m wins over the one in pyproject.toml.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow --timeout 0 $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/speed.py
+
+# Exact versions and hashes, no addresses: where packages come from is the machine's affair.
+lock:
+	$(BIN)/pip-compile --quiet --extra dev --extra mujoco --generate-hashes --allow-unsafe \
+		--strip-extras --no-annotate --no-header --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,56 @@
+"""Understudy: actor-critic reinforcement learning on one JAX engine.
+
+Importing this package imports nothing heavy: names are looked up when they are first used, so
+that an environment's worker process never loads JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from understudy.agent import Agent, load
+    from understudy.algorithms.sac import SACConfig
+    from understudy.algorithms.td3 import TD3Config
+    from understudy.nets import Networks
+    from understudy.runs.run import RunConfig
+    from understudy.types import UnderstudyError
+
+    SAC: type[Agent]
+    TD3: type[Agent]
+
+__all__ = [
+    "SAC",
+    "TD3",
+    "Agent",
+    "Networks",
+    "RunConfig",
+    "SACConfig",
+    "TD3Config",
+    "UnderstudyError",
+    "load",
+]
+
+_HOME = {
+    "Agent": "agent",
+    "load": "agent",
+    "Networks": "nets",
+    "RunConfig": "runs.run",
+    "UnderstudyError": "types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in __all__:  # the rest are algorithms and their configs
+        if name.endswith("Config"):
+            folder = name.removesuffix("Config").lower()
+            return getattr(importlib.import_module(f"{__name__}.algorithms.{folder}"), name)
+        return importlib.import_module(f"{__name__}.agent").agent_class(name)
+    raise AttributeError(f"module 'understudy' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,426 @@
+"""The public face: `us.SAC(env).train(…)`, `act`, `evaluate`, `save`, and `us.load`."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import jax
+import numpy as np
+
+import understudy
+from understudy.algorithms import Algorithm, find
+from understudy.algorithms.base import LossAddon
+from understudy.engine.device import DeviceTrainer
+from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
+from understudy.engine.host import HostTrainer
+from understudy.engine.members import take_member
+from understudy.engine.trainer import Setting, Trainer
+from understudy.envs.base import NativeEnv
+from understudy.envs.make import resolve
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.spaces import to_normalised, to_real
+from understudy.math.statistics import summary as summarise
+from understudy.nets import Networks
+from understudy.runs import checkpoint
+from understudy.runs.csv_log import CsvLog
+from understudy.runs.plots import learning_curve
+from understudy.runs.progress import Progress
+from understudy.runs.run import Facts, Observer, RunConfig, Summary, train
+from understudy.types import (
+    ArraySpec,
+    CheckpointError,
+    ConfigError,
+    Continuous,
+    Discrete,
+    EnvironmentError,
+    Spec,
+)
+
+
+class Agent:
+    """An algorithm, its environments and all that it has learned. Abstract: `us.SAC`, `us.TD3`
+    and their kin differ only in `algorithm_class`."""
+
+    algorithm_class: ClassVar[type[Algorithm]]
+
+    def __init__(
+        self,
+        env: Any,
+        config: Any = None,
+        *,
+        seed: int = 0,
+        num_seeds: int = 1,
+        num_envs: int | None = None,
+        networks: Networks | None = None,
+        loss_addons: tuple[LossAddon, ...] = (),
+        device: str | None = None,
+    ):
+        """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
+        environment, a vector environment or a native one. Without a config, the preset for the
+        environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
+        """
+        _use_compilation_cache()
+        for name, value in (("num_seeds", num_seeds), ("num_envs", num_envs or 1)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        self._device = _device(device)
+        self._source = resolve(env, num_envs)
+        self.env_name = env if isinstance(env, str) else None
+        self.preset = "given"
+        if config is None:
+            config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
+        self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
+        self.algorithm.check(self._source.spec)
+        self.config, self.seed, self.num_seeds = config, seed, num_seeds
+        from_source = getattr(self._source, "num_envs", 1)
+        self.num_envs = num_envs or from_source
+        self._trainer: Trainer | None = None
+        self._loaded: Any = None  # (state, position) of a checkpoint, until training needs it
+        self._evaluators: dict[int, HostEvaluator | NativeEvaluator] = {}
+        self._scores: np.ndarray | None = None  # the last evaluation's mean per member
+        self._act = jax.jit(self._act_deterministically, static_argnums=3)
+        self._draws = 0
+
+    # -- what everybody uses ----------------------------------------------------------------
+
+    def train(
+        self,
+        steps: int,
+        *,
+        run: RunConfig | None = None,
+        run_dir: str | Path | None = None,
+        observers: tuple[Observer, ...] = (),
+        progress: bool = True,
+    ) -> Summary:
+        """Train for that many more steps (per seed).
+
+        With a `run_dir` the log (progress.csv), a learning curve and checkpoints are kept
+        there: `checkpoint`, the newest, and `best`, the best by evaluation.
+        """
+        if steps < 1:
+            raise ConfigError(f"steps must be at least 1, got {steps}")
+        run = run or RunConfig()
+        with self._on_device(), contextlib.ExitStack() as stack:
+            trainer = self._ensure_trainer()
+            watchers: list[Observer] = list(observers)
+            if run_dir is not None:
+                watchers.append(stack.enter_context(_Records(self, Path(run_dir))))
+            if progress:
+                total = trainer.steps + steps
+                title = f"{self.name} on {self.env_name or 'your environment'}"
+                bar = stack.enter_context(Progress(total, title, first_step=trainer.steps))
+                watchers.append(bar.update)
+            return train(trainer, steps, lambda: self._play(run.evaluation_episodes), watchers, run)
+
+    def act(self, observation: Any, deterministic: bool = True) -> np.ndarray:
+        """The action for one observation or a batch, in the environment's own units.
+
+        With several seeds, the best one acts."""
+        with self._on_device():
+            observation = np.asarray(observation, self.spec.observation.dtype)
+            single = observation.shape == self.spec.observation.shape
+            rows = observation[None] if single else observation
+            if rows.shape[1:] != self.spec.observation.shape:
+                raise EnvironmentError(
+                    f"an observation has shape {self.spec.observation.shape}, got "
+                    f"{observation.shape}"
+                )
+            key = jax.random.fold_in(jax.random.PRNGKey(self.seed), self._draws)
+            self._draws += not deterministic
+            policy = jax.tree.map(lambda x: x[self._best()], self._policy())
+            action = to_real(np.asarray(self._act(policy, rows, key, not deterministic)), self.spec)
+        return action[0] if single else action
+
+    def evaluate(self, episodes: int = 10) -> dict[str, Any]:
+        """Play deterministically on environments of its own: mean, std, IQM, 95 % interval and
+        the returns themselves ([episodes], or [seeds, episodes] with several seeds)."""
+        if episodes < 1:
+            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        with self._on_device():
+            returns = self._play(episodes)
+        return summarise(returns[0] if self.num_seeds == 1 else returns)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
+        with self._on_device():
+            state, position = self._state(), self._position()
+            manifest = {
+                "understudy": understudy.__version__,
+                "algorithm": self.algorithm.name,
+                "config": dataclasses.asdict(self.config),
+                "preset": self.preset,
+                "spec": dataclasses.asdict(self.spec),
+                "env": self.env_name,
+                "networks": self.algorithm.networks != Networks(),
+                "seed": self.seed,
+                "num_seeds": self.num_seeds,
+                "num_envs": self.num_envs,
+                "position": position,
+                "scores": None if self._scores is None else self._scores.tolist(),
+            }
+            return checkpoint.save(path, jax.device_get(state), manifest)
+
+    @classmethod
+    def load(cls, path: str | Path, **again: Any) -> Self:
+        """Like `us.load`, but refuses a checkpoint of another algorithm."""
+        return _load(path, cls, **again)
+
+    def __getitem__(self, index: int) -> Self:
+        """One member as an agent of its own."""
+        if not -self.num_seeds <= index < self.num_seeds:
+            raise IndexError(f"there are {self.num_seeds} members, got index {index}")
+        index %= self.num_seeds
+        member = type(self)(
+            self.env_name or self._source,
+            self.config,
+            seed=self.seed + index,
+            num_envs=self.num_envs,
+            networks=self.algorithm.networks,
+            loss_addons=self.algorithm.loss_addons,
+        )
+        member.preset, member._device = self.preset, self._device
+        member._loaded = (take_member(self._state(), index), self._position())
+        return member
+
+    @property
+    def best(self) -> Self:
+        """The member with the best evaluation so far (the first one before any)."""
+        return self[self._best()]
+
+    def q_values(self, observation: Any, action: Any) -> np.ndarray:
+        """Each critic's value of (observation, action): [critics, batch]; actions in the
+        environment's own units."""
+        return self._ask("q_values", observation, action)
+
+    def log_prob(self, observation: Any, action: Any) -> np.ndarray:
+        """Log-density of actions (normalised to [-1, 1]) under the policy: [batch]."""
+        return self._ask("log_prob", observation, action)
+
+    def close(self) -> None:
+        """Release environments and their processes."""
+        for holder in (self._trainer, *self._evaluators.values()):
+            if holder is not None:
+                holder.close()
+        self._evaluators.clear()
+
+    @property
+    def spec(self) -> Spec:
+        return self._source.spec
+
+    @property
+    def name(self) -> str:
+        return self.algorithm.name.upper()
+
+    @property
+    def steps(self) -> int:
+        """Transitions per seed so far."""
+        return self._position()["iterations"] * self.num_envs
+
+    def __repr__(self) -> str:
+        seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
+        return f"{self.name}({self.env_name or 'environment'}, {self.steps} steps{seeds})"
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _ensure_trainer(self) -> Trainer:
+        if self._trainer is None:
+            setting = Setting(self.algorithm, self.spec, self.seed, self.num_seeds, self.num_envs)
+            if isinstance(self._source, NativeEnv):
+                self._trainer = DeviceTrainer(setting, self._source)
+            else:
+                seeds = EpisodeSeeds(self.seed, self.num_envs, self.num_seeds)
+                rows = self.num_seeds * self.num_envs
+                self._trainer = HostTrainer(setting, self._source.make_host(rows, seeds))
+            if self._loaded is not None:
+                state, position = self._loaded
+                self._trainer.resume(state, **position)
+                self._loaded = None
+        return self._trainer
+
+    def _state(self) -> Any:
+        return self._loaded[0] if self._loaded else self._ensure_trainer().learner.state
+
+    def _position(self) -> dict[str, int]:
+        if self._loaded:
+            return self._loaded[1]
+        if self._trainer is None:
+            return {"iterations": 0, "updates": 0}
+        return dataclasses.asdict(self._trainer.position)
+
+    def _policy(self) -> Any:
+        return self.algorithm.policy(self._state())
+
+    def _best(self) -> int:
+        return 0 if self._scores is None else int(self._scores.argmax())
+
+    def _play(self, episodes: int) -> np.ndarray:
+        """Returns [members, episodes] of the present policies."""
+        if episodes not in self._evaluators:
+            members = self.num_seeds
+            if isinstance(self._source, NativeEnv):
+                evaluator = NativeEvaluator(
+                    self.algorithm, self._source, members, episodes, self.seed
+                )
+            else:
+                seeds = EpisodeSeeds(self.seed, episodes, members).for_evaluation()
+                envs = self._source.make_host(members * episodes, seeds)
+                evaluator = HostEvaluator(self.algorithm, envs, members, episodes)
+            self._evaluators[episodes] = evaluator
+        returns = self._evaluators[episodes].returns(self._policy())
+        self._scores = returns.mean(axis=1)
+        return returns
+
+    def _act_deterministically(self, policy: Any, rows: Any, key: Any, explore: bool) -> Any:
+        first = jax.numpy.ones(len(rows), bool)
+        memory = self.algorithm.memory(len(rows))
+        return self.algorithm.act(policy, memory, rows, first, key, explore)[0]
+
+    def _ask(self, question: str, observation: Any, action: Any) -> np.ndarray:
+        answer = getattr(self.algorithm, question, None)
+        if answer is None:
+            raise AttributeError(f"{self.name} has no {question}")
+        rows = np.atleast_2d(np.asarray(observation, np.float32))
+        taken = to_normalised(np.asarray(action).reshape(len(rows), -1), self.spec)
+        with self._on_device():
+            state = jax.tree.map(lambda x: x[self._best()], self._state())
+            return np.asarray(answer(state, rows, taken))
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        return jax.default_device(self._device) if self._device else contextlib.nullcontext()
+
+
+class _Records:
+    """An observer that keeps a run's directory: log, curve, checkpoints."""
+
+    def __init__(self, agent: Agent, directory: Path):
+        self._agent, self._directory = agent, directory
+        self._best = -np.inf
+
+    def __enter__(self) -> "_Records":
+        self._directory.mkdir(parents=True, exist_ok=True)
+        about = {
+            "algorithm": self._agent.algorithm.name,
+            "env": self._agent.env_name,
+            "preset": self._agent.preset,
+            "seed": self._agent.seed,
+            "num_seeds": self._agent.num_seeds,
+            "num_envs": self._agent.num_envs,
+            "config": dataclasses.asdict(self._agent.config),
+        }
+        (self._directory / "run.json").write_text(json.dumps(about, indent=2))
+        self._log = CsvLog(self._directory / "progress.csv")
+        return self
+
+    def __call__(self, facts: Facts) -> None:
+        self._log.append(facts)
+        score = facts.get("eval/mean_reward")
+        if score is None:
+            return
+        self._agent.save(self._directory / "checkpoint")
+        if score > self._best:
+            self._best = score
+            self._agent.save(self._directory / "best")
+
+    def __exit__(self, *problem: object) -> None:
+        self._log.close()
+        title = f"{self._agent.name} on {self._agent.env_name or 'environment'}"
+        learning_curve(self._directory, self._directory / "learning_curve.png", title)
+
+
+@cache
+def agent_class(name: str) -> type[Agent]:
+    """The final Agent class of an algorithm, by the algorithm's name."""
+    algorithm = find(name)
+    body = {"algorithm_class": algorithm, "__doc__": algorithm.__doc__}
+    return type(algorithm.__name__, (Agent,), body)
+
+
+def load(path: str | Path, **again: Any) -> Agent:
+    """Restore an agent from a checkpoint or run directory.
+
+    What cannot be stored is handed in again: `env=` (needed if it was no id), `networks=`,
+    `loss_addons=`, `device=`.
+    """
+    return _load(path, None, **again)
+
+
+def _load(
+    path: str | Path,
+    wanted: type[Agent] | None,
+    *,
+    env: Any = None,
+    networks: Networks | None = None,
+    loss_addons: tuple[LossAddon, ...] = (),
+    device: str | None = None,
+) -> Any:
+    stored = checkpoint.load(path)
+    about = stored.manifest
+    if wanted is not None and wanted.algorithm_class.name != about["algorithm"]:
+        asked = wanted.algorithm_class.name.upper()
+        raise CheckpointError(
+            f"{path} is a checkpoint of {about['algorithm'].upper()}, not of {asked}"
+        )
+    if env is None and about["env"] is None:
+        raise CheckpointError(f"{path} does not name its environment: give us.load(…, env=…)")
+    if about["networks"] and networks is None:
+        raise CheckpointError(
+            f"{path} was made with your own networks: give us.load(…, networks=…)"
+        )
+    cls = agent_class(about["algorithm"])
+    agent = cls(
+        about["env"] if env is None else env,
+        cls.algorithm_class.config_class(**about["config"]),
+        seed=about["seed"],
+        num_seeds=about["num_seeds"],
+        num_envs=about["num_envs"],
+        networks=networks,
+        loss_addons=loss_addons,
+        device=device,
+    )
+    if agent.spec != _spec(about["spec"]):
+        raise CheckpointError(
+            f"{path} was trained on another environment: it expects {_spec(about['spec'])}, "
+            f"this one has {agent.spec}"
+        )
+    template = jax.eval_shape(
+        jax.vmap(lambda key: agent.algorithm.init(agent.spec, key)),
+        jax.ShapeDtypeStruct((agent.num_seeds, 2), np.uint32),
+    )
+    agent.preset = about["preset"]
+    with agent._on_device():
+        agent._loaded = (checkpoint.restore(template, stored.arrays), about["position"])
+    agent._scores = None if about["scores"] is None else np.array(about["scores"])
+    return agent
+
+
+def _spec(stored: dict[str, Any]) -> Spec:
+    """A Spec back from JSON, where tuples have become lists."""
+
+    def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+    action = Discrete if "n" in stored["action"] else Continuous
+    return Spec(ArraySpec(**tuples(stored["observation"])), action(**tuples(stored["action"])))
+
+
+def _device(name: str | None) -> Any:
+    if name is None:
+        return None
+    try:
+        return jax.devices(name)[0]
+    except RuntimeError as error:
+        have = ", ".join(sorted({device.platform for device in jax.devices()}))
+        raise ConfigError(f"there is no device '{name}' here; there is: {have}") from error
+
+
+@cache
+def _use_compilation_cache() -> None:
+    """Programs compiled once are found again by the next process."""
+    if jax.config.jax_compilation_cache_dir is None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "understudy" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -1,0 +1,8 @@
+"""Soft Actor-Critic (Haarnoja et al., 2018)."""
+
+from understudy.algorithms.sac.config import SACConfig
+from understudy.algorithms.sac.learner import SAC, Policy, State
+
+ALGORITHM = SAC
+
+__all__ = ["ALGORITHM", "SAC", "Policy", "SACConfig", "State"]

@@ -1,0 +1,37 @@
+"""What can be set about SAC."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.algorithms.base import ReplayConfig
+from understudy.algorithms.settings import setting
+
+
+@final
+@dataclass(frozen=True)
+class SACConfig(ReplayConfig):
+    """Soft Actor-Critic."""
+
+    entropy_coeff: float | None = setting(None, at_least=0.0, moving=True)
+    """A fixed temperature; 0.2 means 0.2. Without it the temperature is learned."""
+    initial_entropy_coeff: float = setting(1.0, above=0.0)
+    """Where a learned temperature begins."""
+    target_entropy: float | None = setting(None, moving=True)
+    """Entropy the learned temperature aims at (default: minus the action's dimensions)."""
+    entropy_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The temperature's own step size (default: learning_rate)."""
+    use_log_entropy: bool = setting(True)
+    """Learn the logarithm of the temperature; otherwise the temperature itself, kept positive."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "Pendulum-v1": dict(
+            hidden_sizes=(64, 64),
+            learning_rate=2e-3,
+            batch_size=128,
+            buffer_size=100_000,
+            start_steps=500,
+            min_buffer_size=500,
+        ),
+        "HalfCheetah-v5": dict(start_steps=10_000, min_buffer_size=1_000),
+    }

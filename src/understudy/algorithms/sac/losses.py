@@ -1,0 +1,59 @@
+"""The three objectives of SAC (Haarnoja et al., "Soft Actor-Critic Algorithms and
+Applications", arXiv 1812.05905); equation numbers are that paper's."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from understudy.math.densities import squashed_gaussian_sample
+from understudy.math.targets import bootstrapped, pessimistic
+from understudy.nets import evaluate_ensemble
+from understudy.types import Batch, Scalar
+
+
+def critic_target(
+    actor: Any,
+    target_critic: Any,
+    batch: Batch,
+    entropy_coeff: Scalar,
+    noise: Float[Array, "batch action"],
+) -> Float[Array, " batch"]:
+    """Eq. 3 inside eq. 5: r + γ·(min Q̄(s', a') − α·log π(a'|s')), with a' ~ π(s')."""
+    mean, log_std = actor(batch.next_observation)
+    next_action, next_log_prob = squashed_gaussian_sample(mean, log_std, noise)
+    next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation, next_action))
+    soft_value = next_q - entropy_coeff * next_log_prob
+    return bootstrapped(batch.reward, batch.discount, soft_value)
+
+
+def critic_loss(
+    critic: Any, batch: Batch, target: Float[Array, " batch"]
+) -> tuple[Scalar, Float[Array, "critics batch"]]:
+    """Eq. 5: ½·(Q(s, a) − target)², summed over critics, averaged over the batch."""
+    error = evaluate_ensemble(critic, batch.observation, batch.action) - target
+    return jnp.sum(jnp.mean(0.5 * batch.weight * error**2, axis=-1)), error
+
+
+def actor_loss(
+    actor: Any,
+    critic: Any,
+    batch: Batch,
+    entropy_coeff: Scalar,
+    noise: Float[Array, "batch action"],
+) -> tuple[Scalar, Float[Array, " batch"]]:
+    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterised through the noise."""
+    mean, log_std = actor(batch.observation)
+    action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
+    q = pessimistic(evaluate_ensemble(critic, batch.observation, action))
+    return jnp.mean(batch.weight * (entropy_coeff * log_prob - q)), log_prob
+
+
+def entropy_loss(
+    temperature: Scalar, log_prob: Float[Array, " batch"], target_entropy: Scalar
+) -> Scalar:
+    """Eq. 18: −τ·(log π(a|s) + H̄), where τ is α or, in log space, log α.
+
+    Both push the same way: up while the policy's entropy is below H̄, down above it.
+    """
+    return -temperature * jnp.mean(log_prob + target_entropy)

@@ -1,0 +1,183 @@
+"""Configs: frozen, complete, and checked as a whole before anything starts.
+
+A field is declared with `setting(default, …)`: its bounds, and whether it can move during
+training (then it lives as an array in `state.hyper`). Its docstring stands under it and becomes
+the command line's help. All problems of a config are reported together.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import math
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from understudy.types import ConfigError
+
+
+def setting(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    moving: bool = False,
+) -> Any:
+    """A config field with its bounds. `moving` fields can be scheduled and changed live."""
+    rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
+    return dataclasses.field(default=default, metadata={**rules, "moving": moving})
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """' (did you mean x?)', or nothing when no candidate is near."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+class Config:
+    """The abstract base of every algorithm's config: a frozen dataclass of settings."""
+
+    # Environment id -> settings that differ from the defaults there.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        unknown = [name for name in settings if name not in names]
+        if unknown:
+            problems = [f"unknown field '{name}'{nearest(name, names)}" for name in unknown]
+            try:
+                cls(*args, **{name: settings[name] for name in settings if name in names})
+            except ConfigError as others:
+                problems.append(str(others).removeprefix(f"{cls.__name__}: "))
+            raise ConfigError(f"{cls.__name__}: " + "; ".join(problems))
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        problems = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            try:
+                value = coerce(getattr(self, field.name), _types(type(self))[field.name])
+                object.__setattr__(self, field.name, value)
+                problem = _out_of_bounds(value, field.metadata)
+            except ValueError as error:
+                problem = str(error)
+            if problem:
+                problems.append(f"{field.name} {problem}")
+        if not problems:  # relations between fields only make sense between good values
+            problems = self.contradictions()
+        else:
+            problems += self._contradictions_despite_problems()
+        if problems:
+            raise ConfigError(f"{type(self).__name__}: " + "; ".join(problems))
+
+    def _contradictions_despite_problems(self) -> list[str]:
+        try:
+            return self.contradictions()
+        except TypeError:  # a field of the wrong type is already reported
+            return []
+
+    def contradictions(self) -> list[str]:
+        """Problems between fields that are each good alone."""
+        return []
+
+    def moving(self) -> dict[str, float]:
+        """The settings that can move, with their starting values."""
+        return {
+            field.name: float(getattr(self, field.name))
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if field.metadata["moving"] and getattr(self, field.name) is not None
+        }
+
+    @classmethod
+    def for_environment(cls, environment: str | None) -> tuple[Self, str]:
+        """The preset for an environment id and its name; the defaults where there is none."""
+        name = (environment or "").removeprefix("jax:")
+        if name in cls.presets:
+            return cls(**cls.presets[name]), name
+        return cls(), "defaults"
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """`value` as the annotated type if that is exact; ValueError otherwise.
+
+    An int is a good float, and a whole float (5e3) a good count; a string is neither.
+    """
+    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    if value is None and type(None) in options:
+        return None
+    for kind in options:
+        if typing.get_origin(kind) is tuple:
+            if isinstance(value, (list, tuple)):
+                return tuple(coerce(item, typing.get_args(kind)[0]) for item in value)
+        elif kind is bool:
+            if isinstance(value, bool):
+                return value
+        elif kind is int:
+            number = not isinstance(value, bool) and isinstance(value, (int, float))
+            if number and math.isfinite(value) and float(value).is_integer():
+                return int(value)
+        elif kind is float:
+            if not isinstance(value, bool) and isinstance(value, (int, float)):
+                return float(value)
+        elif isinstance(value, kind):
+            return value
+    raise ValueError(f"must be {_spell(options)}, got {value!r}")
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _spell(options: tuple[Any, ...]) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    spelt = (
+        "none" if kind is type(None) else names.get(kind, "a list of whole numbers")
+        for kind in options
+    )
+    return " or ".join(spelt)
+
+
+def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
+    if rules["choices"] is not None and value not in rules["choices"]:
+        return f"must be one of {', '.join(rules['choices'])}, got {value!r}{nearest(str(value), rules['choices'])}"
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in numbers:
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            continue
+        if not math.isfinite(number):
+            return f"must be finite, got {number}"
+        if rules["at_least"] is not None and number < rules["at_least"]:
+            return f"must be at least {rules['at_least']:g}, got {number:g}"
+        if rules["above"] is not None and number <= rules["above"]:
+            return f"must be above {rules['above']:g}, got {number:g}"
+        if rules["at_most"] is not None and number > rules["at_most"]:
+            return f"must be at most {rules['at_most']:g}, got {number:g}"
+    return None
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstring under each field, read from the source of the class and its base."""
+    docs: dict[str, str] = {}
+    for owner in reversed(cls.__mro__[:-1]):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # type: ignore
+        for statement, following in zip(body, body[1:], strict=False):
+            documented = isinstance(following, ast.Expr) and isinstance(
+                following.value, ast.Constant
+            )
+            if isinstance(statement, ast.AnnAssign) and documented:
+                docs[statement.target.id] = inspect.cleandoc(following.value.value)  # type: ignore
+    return docs

@@ -1,0 +1,8 @@
+"""Twin Delayed DDPG (Fujimoto et al., 2018)."""
+
+from understudy.algorithms.td3.config import TD3Config
+from understudy.algorithms.td3.learner import TD3, Policy, State
+
+ALGORITHM = TD3
+
+__all__ = ["ALGORITHM", "TD3", "Policy", "State", "TD3Config"]

@@ -1,0 +1,37 @@
+"""What can be set about TD3."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.algorithms.base import ReplayConfig
+from understudy.algorithms.settings import setting
+
+
+@final
+@dataclass(frozen=True)
+class TD3Config(ReplayConfig):
+    """Twin Delayed DDPG. Noise is in normalised units: actions live in [-1, 1]."""
+
+    policy_delay: int = setting(2, at_least=1)
+    """Critic updates per update of the actor and of all targets."""
+    exploration_noise: float = setting(0.1, at_least=0.0, moving=True)
+    """Standard deviation of the noise on actions while exploring."""
+    policy_noise: float = setting(0.2, at_least=0.0, moving=True)
+    """Standard deviation of the noise that smooths the target action."""
+    noise_clip: float = setting(0.5, at_least=0.0, moving=True)
+    """Bound of the smoothing noise, per sample and dimension."""
+    start_steps: int = setting(25_000, at_least=0)
+    """Steps of uniformly random actions before the policy acts."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "Pendulum-v1": dict(
+            hidden_sizes=(64, 64),
+            learning_rate=1e-3,
+            batch_size=128,
+            buffer_size=100_000,
+            start_steps=1_000,
+            min_buffer_size=1_000,
+        ),
+        "HalfCheetah-v5": dict(start_steps=10_000, min_buffer_size=1_000),
+    }

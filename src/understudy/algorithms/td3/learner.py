@@ -1,0 +1,198 @@
+"""TD3: the order of things. The maths is in losses.py."""
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.algorithms.base import (
+    Algorithm,
+    Aux,
+    Replay,
+    adam,
+    add_terms,
+    descend,
+    every,
+    initial_hyper,
+    learning_rate,
+    when,
+)
+from understudy.algorithms.td3 import losses
+from understudy.algorithms.td3.config import TD3Config
+from understudy.math.densities import row_normals
+from understudy.math.targets import polyak
+from understudy.nets import DeterministicActor, evaluate_ensemble
+from understudy.nets.build import make_actor, make_critics
+from understudy.types import Batch, Continuous, Key, Metrics, Scalar, Spec, Tree
+
+
+class State(NamedTuple):
+    actor: Any
+    critic: Any  # [critics, ...]
+    target_actor: Any
+    target_critic: Any
+    actor_moments: Tree
+    critic_moments: Tree
+    hyper: dict[str, Scalar]
+    updates: Int32[Array, ""]
+    key: Key
+
+
+class Policy(NamedTuple):
+    actor: Any
+    exploration_noise: Scalar
+
+
+class Due(NamedTuple):
+    actor: Bool[Array, ""] | bool
+    targets: Bool[Array, ""] | bool
+
+
+class Gradients(NamedTuple):
+    actor: Any  # zeros when not due
+    critic: Any
+    due: Due
+
+
+@final
+class TD3(Algorithm):
+    """Twin Delayed DDPG for continuous actions."""
+
+    name = "td3"
+    config_class = TD3Config
+    supported_actions = (Continuous,)
+    config: TD3Config
+
+    @property
+    def appetite(self) -> Replay:
+        return self.config.appetite
+
+    def init(self, spec: Spec, key: Key) -> State:
+        actor_key, critic_key, key = jax.random.split(key, 3)
+        actor = make_actor(DeterministicActor, spec, self.config, self.networks, actor_key)
+        critic = make_critics(spec, self.config, self.networks, critic_key)
+        optimiser = adam(self.config.max_grad_norm)
+        return State(
+            actor=actor,
+            critic=critic,
+            target_actor=jax.tree.map(jnp.copy, actor),
+            target_critic=jax.tree.map(jnp.copy, critic),
+            actor_moments=optimiser.init(actor),
+            critic_moments=optimiser.init(critic),
+            hyper=initial_hyper(self.config),
+            updates=jnp.int32(0),
+            key=key,
+        )
+
+    def policy(self, state: State) -> Policy:
+        return Policy(state.actor, state.hyper["exploration_noise"])
+
+    def act(
+        self,
+        policy: Policy,
+        memory: Tree,
+        observation: Float[Array, "envs observation"],
+        first: Bool[Array, " envs"],
+        key: Key,
+        explore: bool,
+    ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
+        action = policy.actor(observation)
+        if explore:
+            noise = policy.exploration_noise * jax.random.normal(key, action.shape)
+            action = jnp.clip(action + noise, -1.0, 1.0)
+        return action, memory, {}
+
+    def due(self, index: Int32[Array, ""]) -> Due:
+        """All targets move with the delayed step, as in the paper."""
+        delay = self.config.policy_delay
+        return Due(
+            actor=every(index, delay),
+            targets=every(index, delay * self.config.target_update_interval),
+        )
+
+    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+        """All gradients at one and the same state: the actor's is taken at the current critic,
+        before this update moves it. A skipped actor costs nothing."""
+        noise_key, addon_key = jax.random.split(key)
+        target = losses.critic_target(
+            state.target_actor,
+            state.target_critic,
+            batch,
+            state.hyper["policy_noise"],
+            state.hyper["noise_clip"],
+            row_normals(noise_key, batch.row, batch.action.shape[-1]),
+        )
+        differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
+        (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
+
+        def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
+            first_critic = jax.tree.map(lambda stacked: stacked[0], state.critic)
+            loss = losses.actor_loss(actor, first_critic, batch)
+            extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
+            return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
+
+        differentiate_actor = jax.grad(actor_objective, has_aux=True)
+        shapes = jax.eval_shape(differentiate_actor, state.actor)
+        actor_gradient, actor_metrics = when(
+            due.actor,
+            lambda: differentiate_actor(state.actor),
+            lambda: _absent(shapes),
+        )
+        metrics = {
+            "critic_loss": critic_loss,
+            "q_mean": jnp.mean(target + error),
+            **actor_metrics,
+        }
+        return Gradients(actor_gradient, critic_gradient, due), Aux(
+            metrics, jnp.mean(jnp.abs(error), axis=0)
+        )
+
+    def apply(self, state: State, gradients: Gradients) -> State:
+        optimiser = adam(self.config.max_grad_norm)
+        critic, critic_moments = descend(
+            optimiser,
+            gradients.critic,
+            state.critic_moments,
+            state.critic,
+            learning_rate(state.hyper, "critic"),
+        )
+        actor, actor_moments = when(
+            gradients.due.actor,
+            lambda: descend(
+                optimiser,
+                gradients.actor,
+                state.actor_moments,
+                state.actor,
+                learning_rate(state.hyper, "actor"),
+            ),
+            lambda: (state.actor, state.actor_moments),
+        )
+        target_actor, target_critic = when(
+            gradients.due.targets,
+            lambda: polyak(
+                (state.target_actor, state.target_critic), (actor, critic), state.hyper["tau"]
+            ),
+            lambda: (state.target_actor, state.target_critic),
+        )
+        return state._replace(
+            actor=actor,
+            critic=critic,
+            target_actor=target_actor,
+            target_critic=target_critic,
+            actor_moments=actor_moments,
+            critic_moments=critic_moments,
+            updates=state.updates + 1,
+        )
+
+    def q_values(
+        self, state: State, observation: Array, action: Array
+    ) -> Float[Array, "critics batch"]:
+        return evaluate_ensemble(state.critic, observation, action)
+
+
+def _absent(shapes: tuple[Tree, Metrics]) -> tuple[Tree, Metrics]:
+    """What a skipped actor contributes: no gradient, and metrics that no mean will count."""
+    gradient, metrics = shapes
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
+    return zeros, {name: jnp.full(x.shape, jnp.nan, x.dtype) for name, x in metrics.items()}

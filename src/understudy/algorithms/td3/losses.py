@@ -1,0 +1,43 @@
+"""The two objectives of TD3 (Fujimoto et al., "Addressing Function Approximation Error in
+Actor-Critic Methods", arXiv 1802.09477); equation numbers are that paper's."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from understudy.math.targets import bootstrapped, pessimistic
+from understudy.nets import evaluate_ensemble
+from understudy.types import Batch, Scalar
+
+
+def critic_target(
+    target_actor: Any,
+    target_critic: Any,
+    batch: Batch,
+    policy_noise: Scalar,
+    noise_clip: Scalar,
+    noise: Float[Array, "batch action"],
+) -> Float[Array, " batch"]:
+    """Eq. 14 with eq. 10: r + γ·min Q̄(s', π̄(s') + ε), ε ~ clip(N(0, σ), −c, c).
+
+    Every row and dimension has noise of its own, and the smoothed action stays in its bounds.
+    """
+    smoothing = jnp.clip(policy_noise * noise, -noise_clip, noise_clip)
+    next_action = jnp.clip(target_actor(batch.next_observation) + smoothing, -1.0, 1.0)
+    next_q = evaluate_ensemble(target_critic, batch.next_observation, next_action)
+    return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
+
+
+def critic_loss(
+    critic: Any, batch: Batch, target: Float[Array, " batch"]
+) -> tuple[Scalar, Float[Array, "critics batch"]]:
+    """(Q(s, a) − target)², summed over critics, averaged over the batch."""
+    error = evaluate_ensemble(critic, batch.observation, batch.action) - target
+    return jnp.sum(jnp.mean(batch.weight * error**2, axis=-1)), error
+
+
+def actor_loss(actor: Any, first_critic: Any, batch: Batch) -> Scalar:
+    """The deterministic policy gradient's objective: −Q₁(s, π(s)), with the bounded action."""
+    q = first_critic(batch.observation, actor(batch.observation))
+    return -jnp.mean(batch.weight * q)

@@ -1,0 +1,1 @@
+"""The loop: collect, update, evaluate; on the host or on the device, for many members at once."""

@@ -1,0 +1,243 @@
+"""The device loop: native environments, replay and updates in one scan on the accelerator.
+
+One iteration is: act → step (and reset what ended) → add → update. Long stretches run as one
+compiled program of a fixed number of iterations. Whether an iteration acts randomly or updates
+comes from the cadence, unbatched; in the steady part of a run it is known beforehand, and the
+program holds no conditional at all.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.algorithms.base import Algorithm, when
+from understudy.engine.actions import to_real, uniform_actions
+from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
+from understudy.engine.trainer import Setting, Trainer
+from understudy.engine.updates import Learner, updates
+from understudy.envs.base import NativeEnv
+from understudy.experience import Ring, add
+from understudy.types import Key, Transition, Tree
+
+ITERATIONS_PER_PROGRAM = 500
+EPISODES_REMEMBERED = 64  # per member, between two logs
+
+
+class Episodes(NamedTuple):
+    """Open episodes' sums, and the latest ones that ended."""
+
+    open_return: Float[Array, " envs"]
+    open_length: Int32[Array, " envs"]
+    returns: Float[Array, " remembered"]
+    lengths: Int32[Array, " remembered"]
+    ended: Int32[Array, ""]
+
+
+class World(NamedTuple):
+    """What stepping changes."""
+
+    env: Any
+    observation: Array
+    first: Bool[Array, " envs"]
+    memory: Tree
+    act_key: Key
+    env_key: Key
+    episodes: Episodes
+
+
+class When(NamedTuple):
+    """What the cadence says of one iteration. Plain bools where it is known beforehand."""
+
+    active: Any
+    random: Any
+    learn: Any
+    index: Any
+
+
+@final
+class DeviceTrainer(Trainer):
+    """Trains K members on K × N native environments without leaving the device."""
+
+    def __init__(self, setting: Setting, env: NativeEnv):
+        self.setting = setting
+        self._start()
+        self._loop = Loop(setting.algorithm, env, setting.num_envs, self.cadence.block_updates)
+        members = setting.num_seeds
+        self._world = jax.jit(jax.vmap(self._loop.begin))(
+            member_keys(setting.seed, members, ACTING),
+            member_keys(setting.seed, members, ENVIRONMENT),
+        )
+        block = self.cadence.block_iterations
+        self._length = block * math.ceil(ITERATIONS_PER_PROGRAM / block)
+        self._general = self._compile(self._loop.general)
+        steady = partial(self._loop.steady, blocks=self._length // block, iterations=block)
+        self._steady = self._compile(steady)
+
+    def _compile(self, program: Any) -> Any:
+        lifted = over_members(program, self.setting.num_seeds, shared=(3,))
+        return jax.jit(lifted, donate_argnums=(0, 1, 2))
+
+    def advance(self, iterations: int) -> None:
+        stop = self.position.iterations + iterations
+        while self.position.iterations < stop:
+            start = self.position.iterations
+            count = min(self._length, stop - start)
+            if count == self._length and self.cadence.steady(start, start + count):
+                program, plan = self._steady, np.int32(self.position.updates)
+            else:
+                program, plan = self._general, self._plan(start, count)
+            self.learner, self.ring, self._world = program(
+                self.learner, self.ring, self._world, plan
+            )
+            self.position.iterations += count
+            self.position.updates += sum(
+                self.cadence.updates_after(i) for i in range(start, start + count)
+            )
+
+    def _plan(self, start: int, count: int) -> When:
+        """What happens in each of a program's iterations; those beyond `count` are idle."""
+        iterations = range(start, start + self._length)
+        owed = np.array([self.cadence.updates_after(i) for i in iterations])
+        active = np.arange(self._length) < count
+        before = np.concatenate([[0], np.cumsum(owed)[:-1]])
+        return When(
+            active=active,
+            random=np.array([self.cadence.random(i) for i in iterations]),
+            learn=(owed > 0) & active,
+            index=(self.position.updates + before).astype(np.int32),
+        )
+
+    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a member)."""
+        episodes = jax.device_get(self._world.episodes)
+        kept = np.minimum(episodes.ended, EPISODES_REMEMBERED)
+        taken = [
+            (episodes.returns[m, : kept[m]].astype(np.float64), episodes.lengths[m, : kept[m]])
+            for m in range(self.setting.num_seeds)
+        ]
+        forgotten = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
+        self._world = self._world._replace(episodes=forgotten)
+        return taken
+
+    def close(self) -> None:
+        """Nothing is held outside the device's memory."""
+
+
+@final
+class Loop:
+    """The iteration of one member as pure functions."""
+
+    def __init__(self, algorithm: Algorithm, env: NativeEnv, num_envs: int, block_updates: int):
+        self._algorithm, self._env = algorithm, env
+        self._num_envs, self._block_updates = num_envs, block_updates
+
+    def begin(self, act_key: Key, env_key: Key) -> World:
+        env_key, reset_key = jax.random.split(env_key)
+        env, observation = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
+        episodes = Episodes(
+            open_return=jnp.zeros(self._num_envs),
+            open_length=jnp.zeros(self._num_envs, jnp.int32),
+            returns=jnp.zeros(EPISODES_REMEMBERED),
+            lengths=jnp.zeros(EPISODES_REMEMBERED, jnp.int32),
+            ended=jnp.int32(0),
+        )
+        first = jnp.ones(self._num_envs, bool)
+        memory = self._algorithm.memory(self._num_envs)
+        return World(env, observation, first, memory, act_key, env_key, episodes)
+
+    def general(self, learner: Learner, ring: Ring, world: World, plan: When):
+        """Any iterations: what each one does is looked up in the plan."""
+
+        def iteration(carry, now: When):
+            return when(now.active, lambda: self._iterate(carry, now), lambda: carry), None
+
+        carry, _ = jax.lax.scan(iteration, (learner, ring, world), plan)
+        return carry
+
+    def steady(
+        self,
+        learner: Learner,
+        ring: Ring,
+        world: World,
+        first_index: Int32[Array, ""],
+        *,
+        blocks: int,
+        iterations: int,
+    ):
+        """Whole blocks of acting by policy, each followed by its updates: no conditionals."""
+
+        def block(carry, index: Int32[Array, ""]):
+            acting = When(active=True, random=False, learn=False, index=index)
+            if iterations > 1:
+                steps = jnp.arange(iterations - 1)
+                carry, _ = jax.lax.scan(lambda c, _: (self._iterate(c, acting), None), carry, steps)
+            return self._iterate(carry, acting._replace(learn=True)), None
+
+        indices = first_index + self._block_updates * jnp.arange(blocks, dtype=jnp.int32)
+        carry, _ = jax.lax.scan(block, (learner, ring, world), indices)
+        return carry
+
+    def _iterate(self, carry: tuple[Learner, Ring, World], now: When):
+        learner, ring, world = carry
+        world, step = self._step(learner.state, world, now.random)
+        ring = add(ring, step, jnp.ones(self._num_envs, bool))
+        learner = when(
+            now.learn,
+            lambda: updates(self._algorithm, learner, ring, now.index, self._block_updates),
+            lambda: learner,
+        )
+        return learner, ring, world
+
+    def _step(self, state: Any, world: World, random: Any) -> tuple[World, Transition]:
+        """Act, step every environment, and begin anew where an episode ended."""
+        act_key, noise_key = jax.random.split(world.act_key)
+        policy = self._algorithm.policy(state)
+        action, memory = when(
+            random,
+            lambda: (uniform_actions(self._env.spec, self._num_envs, noise_key), world.memory),
+            lambda: self._algorithm.act(
+                policy, world.memory, world.observation, world.first, noise_key, True
+            )[:2],
+        )
+        env_key, step_key, reset_key = jax.random.split(world.env_key, 3)
+        step_keys = jax.random.split(step_key, self._num_envs)
+        after = jax.vmap(self._env.step)(world.env, to_real(action, self._env.spec), step_keys)
+        last = after.terminated | after.truncated
+        happened = Transition(
+            world.observation, action, after.reward, after.terminated, last, after.observation
+        )
+        fresh = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
+        env, observation = choose(last, fresh, (after.state, after.observation))
+        episodes = count_episodes(world.episodes, after.reward, last)
+        return World(env, observation, last, memory, act_key, env_key, episodes), happened
+
+
+def choose(mask: Bool[Array, " envs"], yes: Tree, no: Tree) -> Tree:
+    """Row by row, `yes` where the mask holds and `no` elsewhere."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, yes, no)
+
+
+def count_episodes(
+    episodes: Episodes, reward: Float[Array, " envs"], last: Bool[Array, " envs"]
+) -> Episodes:
+    """Take one step's rewards into the sums, and remember the episodes that ended in it."""
+    total, length = episodes.open_return + reward, episodes.open_length + 1
+    # Ended episodes take consecutive places in a small ring; the others write to no place.
+    place = (episodes.ended + jnp.cumsum(last) - 1) % EPISODES_REMEMBERED
+    place = jnp.where(last, place, EPISODES_REMEMBERED)
+    return Episodes(
+        open_return=jnp.where(last, 0.0, total),
+        open_length=jnp.where(last, 0, length),
+        returns=episodes.returns.at[place].set(total, mode="drop"),
+        lengths=episodes.lengths.at[place].set(length, mode="drop"),
+        ended=episodes.ended + jnp.sum(last, dtype=jnp.int32),
+    )

@@ -1,0 +1,102 @@
+"""Deterministic evaluation on environments of its own, every episode counted exactly once.
+
+Each member plays the same number of episodes, one per environment, all begun together with
+fixed seeds; an environment that has finished its episode is ignored until the last one has.
+No episode is cut off or left out, so short ones weigh no more than long ones.
+"""
+
+from functools import partial
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from understudy.algorithms.base import Algorithm
+from understudy.engine.actions import to_real, with_members
+from understudy.engine.members import EVALUATION, member_keys, over_members
+from understudy.envs.base import HostEnvs, NativeEnv
+from understudy.types import Key, Tree
+
+
+@final
+class HostEvaluator:
+    """Plays episodes on Gymnasium environments: rows are member × episode."""
+
+    def __init__(self, algorithm: Algorithm, envs: HostEnvs, members: int, episodes: int):
+        self._envs, self._members, self._episodes = envs, members, episodes
+
+        def act(policy: Any, memory: Tree, observation: Array, first: Array, key: Key):
+            action, memory, _ = algorithm.act(policy, memory, observation, first, key, False)
+            return action, memory
+
+        self._act = jax.jit(over_members(act, members))
+        self._memory = with_members(algorithm.memory(episodes), members)
+        self._key = member_keys(0, members, EVALUATION)  # deterministic acting draws nothing
+
+    def returns(self, policy: Any) -> np.ndarray:
+        """Returns [members, episodes]."""
+        observation, memory = self._envs.restart(), self._memory
+        rows = len(observation)
+        total, playing = np.zeros(rows), np.ones(rows, bool)
+        first = np.ones((self._members, self._episodes), bool)
+        while playing.any():
+            seen = observation.reshape(self._members, self._episodes, *observation.shape[1:])
+            action, memory = self._act(policy, memory, seen, first, self._key)
+            action = np.asarray(action)
+            step = self._envs.step(action.reshape(rows, *action.shape[2:]))
+            total += np.where(playing, step.reward, 0.0)
+            playing &= ~step.last
+            observation, first = step.observation, step.last.reshape(first.shape)
+        return total.reshape(self._members, self._episodes)
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+@final
+class NativeEvaluator:
+    """Plays episodes on native environments, all on the device."""
+
+    def __init__(
+        self, algorithm: Algorithm, env: NativeEnv, members: int, episodes: int, seed: int
+    ):
+        play = partial(_play, algorithm, env, episodes)
+        self._play = jax.jit(over_members(play, members))
+        self._keys = member_keys(seed, members, EVALUATION)
+
+    def returns(self, policy: Any) -> np.ndarray:
+        """Returns [members, episodes]."""
+        return np.asarray(self._play(policy, self._keys), np.float64)
+
+    def close(self) -> None:
+        """Nothing is held outside the device's memory."""
+
+
+def _play(algorithm: Algorithm, env: NativeEnv, episodes: int, policy: Any, key: Key) -> Array:
+    reset_key, act_key = jax.random.split(key)
+    state, observation = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
+    start = (
+        state,
+        observation,
+        algorithm.memory(episodes),
+        jnp.ones(episodes, bool),  # playing
+        jnp.zeros(episodes),
+        jnp.int32(0),
+    )
+
+    def unfinished(carry: Tree) -> Array:
+        return jnp.any(carry[3]) & (carry[5] < env.max_steps)
+
+    def step(carry: Tree) -> Tree:
+        state, observation, memory, playing, total, t = carry
+        first = jnp.broadcast_to(t == 0, (episodes,))
+        action, memory, _ = algorithm.act(policy, memory, observation, first, act_key, False)
+        keys = jax.random.split(jax.random.fold_in(act_key, t), episodes)
+        after = jax.vmap(env.step)(state, to_real(action, env.spec), keys)
+        total = total + jnp.where(playing, after.reward, 0.0)
+        playing = playing & ~(after.terminated | after.truncated)
+        return after.state, after.observation, memory, playing, total, t + 1
+
+    return jax.lax.while_loop(unfinished, step, start)[4]

@@ -1,0 +1,39 @@
+"""The only room that knows Gymnasium. Imports nothing until asked: workers live in it too."""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "CheckReport": "check",
+    "check": "check",
+    "EnvSource": "make",
+    "resolve": "make",
+    "EpisodeSeeds": "seeds",
+    "HostEnvs": "base",
+    "HostStep": "base",
+    "NativeEnv": "base",
+    "NativeStep": "base",
+    "ProcessEnvs": "processes",
+    "SerialEnvs": "serial",
+    "UserVectorEnvs": "user_vector",
+    "spec_of": "spaces",
+    "to_normalised": "spaces",
+    "to_real": "spaces",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME[name]
+    module = importlib.import_module(f"{__name__}.{home}")
+    # All names of that module at once: `check` is also the name of its module, and the import
+    # above has just bound the module here.
+    globals().update({known: getattr(module, known) for known in _HOME if _HOME[known] == home})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOME))

@@ -1,0 +1,88 @@
+"""The two shapes an environment can take inside the library.
+
+*Host* environments (Gymnasium) step on the CPU, many at a time: `HostEnvs`. *Native* ones are
+pure functions that live on the accelerator: `NativeEnv`. Both report what happened and never
+reset by themselves behind the engine's back.
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from understudy.types import Key, Spec
+
+
+class HostStep(NamedTuple):
+    """What M environments report after one step. All arrays are fresh copies."""
+
+    reward: np.ndarray  # [M] float32, raw
+    terminated: np.ndarray  # [M] bool
+    last: np.ndarray  # [M] bool: terminated or truncated
+    next_observation: np.ndarray  # [M, ...]: the true next observation, also at an episode's end
+    observation: np.ndarray  # [M, ...]: what to act on now (the reset one where `last`)
+    valid: np.ndarray  # [M] bool: False where this row is no transition (it only reset)
+
+
+class HostEnvs(abc.ABC):
+    """M Gymnasium environments stepped together.
+
+    Actions arrive normalised (continuous: float32 [M, size] in [-1, 1]; discrete: int [M]) and
+    are mapped to the real space here, at the border. Every reset is seeded: environment `i`
+    starts its episode number `e` with `seeds(i, e)`.
+    """
+
+    spec: Spec
+    num_envs: int
+
+    @abc.abstractmethod
+    def reset(self) -> np.ndarray:
+        """Start a fresh episode everywhere; returns observations [M, ...]."""
+
+    @abc.abstractmethod
+    def step(self, action: np.ndarray) -> HostStep:
+        """Step all environments; those whose episode ended are reset, seeded, at once."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release environments and processes. Safe to call twice."""
+
+
+class NativeStep(NamedTuple):
+    """What a native environment reports after one step."""
+
+    state: Any
+    observation: Float[Array, "..."]
+    reward: Float[Array, ""]
+    terminated: Bool[Array, ""]
+    truncated: Bool[Array, ""]
+
+
+class NativeEnv(abc.ABC):
+    """An environment of pure functions: jittable, vmappable, never resetting itself.
+
+    `state` is a pytree of arrays that also holds the step counter, so that the time limit is
+    the environment's own and is reported as `truncated`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Spec: ...
+
+    @property
+    @abc.abstractmethod
+    def max_steps(self) -> int:
+        """No episode is longer than this."""
+
+    @abc.abstractmethod
+    def reset(self, key: Key) -> tuple[Any, Float[Array, "..."]]:
+        """Begin an episode: state and first observation."""
+
+    @abc.abstractmethod
+    def step(self, state: Any, action: Array, key: Key) -> NativeStep:
+        """Take one step. Continuous actions are in the environment's real units."""
+
+    def descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
+        """What the state looks like to quality-diversity; None where there is none."""
+        return None

@@ -1,0 +1,233 @@
+"""From the public `env` argument to something the engine can step."""
+
+import copy
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from understudy.envs.base import HostEnvs, NativeEnv
+from understudy.envs.seeds import TRAINING, EpisodeSeeds
+from understudy.envs.serial import SerialEnvs
+from understudy.envs.spaces import spec_of
+from understudy.envs.worker import make_quietly
+from understudy.types import EnvironmentError, Spec
+
+_ADAPTERS = ("brax", "playground", "gymnax", "envpool")
+_ACCEPTED = (
+    'a Gymnasium id such as "Pendulum-v1", "jax:ID" for an environment on the accelerator, a '
+    "callable that makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
+    "NativeEnv"
+)
+
+# Package that is imported → the word by which Gymnasium's message names it, what to install.
+_EXTRAS = {
+    "mujoco": ("mujoco", "understudy[mujoco]"),
+    "Box2D": ("box2d", "gymnasium[box2d]"),
+    "pygame": ("pygame", "gymnasium[classic-control]"),
+    "ale_py": ("ale", "understudy[atari]"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class EnvSource:
+    """A description of host environments, from which any number can be made."""
+
+    name: str | None
+    """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
+    spec: Spec
+    num_envs: int
+    make: Callable[[int, EpisodeSeeds, bool], HostEnvs]
+    """Called by `make_host`."""
+
+    def make_host(self, rows: int, seeds: EpisodeSeeds, processes: bool = False) -> HostEnvs:
+        """`rows` environments (members times envs), in this process or in workers. The stream of
+        `seeds` says what for: evaluation never steps the environments of training."""
+        return self.make(rows, seeds, processes)
+
+
+def resolve(env: Any, num_envs: int | None = None) -> NativeEnv | EnvSource:
+    """Turn what the user gave into a `NativeEnv` or an `EnvSource`.
+
+    `num_envs` is how many environments a member steps; None means what `env` itself says (a
+    vector environment knows), otherwise 1.
+    """
+    if num_envs is not None and num_envs < 1:
+        raise EnvironmentError(f"num_envs must be at least 1, got {num_envs}")
+    if isinstance(env, NativeEnv):
+        return env
+    if isinstance(env, str):
+        return _from_string(env, num_envs or 1)
+    if isinstance(env, VectorEnv):
+        return _from_vector(env, num_envs)
+    if isinstance(env, gymnasium.Env):
+        return _from_instance(env, num_envs or 1)
+    if callable(env):
+        return _from_factory(None, env, num_envs or 1)
+    raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
+
+
+def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
+    prefix, _, rest = name.partition(":")
+    if prefix == "jax":
+        return _native(rest)
+    if prefix in _ADAPTERS:
+        raise EnvironmentError(
+            f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
+            f'pip install "understudy[{prefix}]". Today: {_ACCEPTED}'
+        )
+    return _from_factory(name, gymnasium_factory(name), num_envs)
+
+
+def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
+    """Makes the registered environment `name`, in this process or in a worker."""
+    return partial(make_quietly, _gymnasium_spec(name))
+
+
+def _native(name: str) -> NativeEnv:
+    native = importlib.import_module("understudy.envs.native").NATIVE
+    if name not in native:
+        raise EnvironmentError(
+            f'no native environment "{name}"{_nearest(name, native, "jax:")}; '
+            f"there are: {', '.join(sorted(native))}"
+        )
+    made = native[name]
+    return made if isinstance(made, NativeEnv) else made()
+
+
+def _gymnasium_spec(name: str) -> Any:
+    """The registered description. It, not the id, travels to workers: an id registered by the
+    user's own script would be unknown there."""
+    if name.startswith("ALE/") and importlib.util.find_spec("ale_py") is not None:
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+    module, _, plain = name.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)  # "package:Name-v0": importing it registers the id
+        return gymnasium.spec(plain)
+    except ModuleNotFoundError as error:
+        raise EnvironmentError(f'"{name}": {error}') from error
+    except (gymnasium.error.Error, ValueError) as error:
+        if name.startswith("ALE/"):
+            raise _install(name, "understudy[atari]") from error
+        raise EnvironmentError(
+            f'no environment "{name}"{_nearest(plain, gymnasium.registry)}'
+        ) from error
+
+
+def _nearest(name: str, names: Any, prefix: str = "") -> str:
+    """Compared without regard to case, because that is how names are misspelt."""
+    spelling = {known.lower(): known for known in names}
+    found = difflib.get_close_matches(name.lower(), spelling, n=3, cutoff=0.6)
+    if not found:
+        return ""
+    return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
+
+
+def _install(name: str | None, extra: str) -> EnvironmentError:
+    what = f'"{name}"' if name else "this environment"
+    return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"')
+
+
+def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
+    """One environment, or one line that says why not."""
+    try:
+        env = factory()
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        text = str(error).lower()
+        for package, (word, extra) in _EXTRAS.items():
+            if word in text and importlib.util.find_spec(package) is None:
+                raise _install(name, extra) from error
+        raise EnvironmentError(f"{name or 'the environment'} cannot be made: {error}") from error
+    except Exception as error:
+        raise EnvironmentError(
+            f"{name or 'the environment'} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
+        raise EnvironmentError(f"the callable must make a gymnasium.Env, it made {env!r}")
+    return env
+
+
+def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -> EnvSource:
+    env = _make_one(name, factory)
+    try:
+        spec = spec_of(env.observation_space, env.action_space)
+    finally:
+        env.close()
+    return EnvSource(name, spec, num_envs, partial(_host, factory))
+
+
+def _host(factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
+    if processes:
+        from understudy.envs.processes import ProcessEnvs
+
+        return ProcessEnvs([factory] * rows, seeds)
+    return SerialEnvs([factory] * rows, seeds)
+
+
+def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
+    if num_envs != 1:
+        raise EnvironmentError(
+            f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
+        )
+
+    def make(rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
+        if processes:
+            raise EnvironmentError(
+                "an environment that exists already cannot move to worker processes: give a "
+                "callable that makes one"
+            )
+        if seeds.stream == TRAINING and rows == 1:
+            return SerialEnvs([lambda: env], seeds, owned=False)
+        return SerialEnvs([partial(_another, env)] * rows, seeds)
+
+    return EnvSource(None, spec_of(env.observation_space, env.action_space), 1, make)
+
+
+def _another(env: Any) -> Any:
+    """A separate environment like `env`. Its state is of no matter: it is reset before use."""
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        if getattr(env, "spec", None) is None:
+            raise EnvironmentError(
+                "evaluation (and more than one member) needs environments of its own, and "
+                f"{env} can be neither copied ({type(error).__name__}: {error}) nor made again "
+                "(env.spec is None): give a callable that makes one"
+            ) from error
+        if isinstance(env, VectorEnv):
+            return gymnasium.make_vec(env.spec)
+        return make_quietly(env.spec)
+
+
+def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
+    if num_envs is not None and num_envs != env.num_envs:
+        raise EnvironmentError(
+            f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
+        )
+
+    def make(rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
+        from understudy.envs.user_vector import UserVectorEnvs
+
+        factories = getattr(env.unwrapped, "env_fns", None)
+        if seeds.stream == TRAINING and rows == env.num_envs:
+            return UserVectorEnvs(env, seeds, owned=False)
+        if factories and env.unwrapped is env:
+            # Vector wrappers would be lost this way; without them this fits any number.
+            return SerialEnvs([factories[row % len(factories)] for row in range(rows)], seeds)
+        if rows != env.num_envs:
+            raise EnvironmentError(
+                f"{rows} environments are needed and the vector environment has {env.num_envs}: "
+                "give a callable that makes one environment"
+            )
+        return UserVectorEnvs(_another(env), seeds)
+
+    spec = spec_of(env.single_observation_space, env.single_action_space)
+    return EnvSource(None, spec, env.num_envs, make)

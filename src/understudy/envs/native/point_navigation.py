@@ -1,0 +1,86 @@
+"""PointNavigation-v0: walk around a wall to a goal in the unit square.
+
+      1 +-----------------+
+        |        G        |     G  goal
+        |                 |
+        |  =============  |     =  wall, with a gap at either end
+        |                 |
+        |        S        |     S  start, the same in every episode
+      0 +-----------------+
+        0                 1
+
+The action, in [-1, 1]², times `step_size` is the way to go. The reward is minus the distance to
+the goal after the step: rising straight towards it ends under the wall, at the best place for far
+around, so that greedy learners stay there while a repertoire over final positions finds both
+gaps. Nothing terminates, and the fixed start makes where a policy ends up its own doing:
+`descriptor` is the position itself.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from understudy.envs.base import NativeEnv, NativeStep
+from understudy.types import ArraySpec, Continuous, Key, Spec
+
+
+class PointNavigationState(NamedTuple):
+    position: Float[Array, "2"]
+    steps: Int32[Array, ""]
+
+
+@final
+@dataclass(frozen=True)
+class PointNavigation(NativeEnv):
+    """All places are eighths and the step is a twentieth: a walk at full speed never lands
+    exactly on the wall, where rounding would decide whether it passes."""
+
+    max_steps: int = 100
+    step_size: float = 0.05
+    start: tuple[float, float] = (0.5, 0.125)
+    goal: tuple[float, float] = (0.5, 0.875)
+    wall_height: float = 0.5
+    wall_left: float = 0.125
+    wall_right: float = 0.875
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(ArraySpec((2,)), Continuous((-1.0, -1.0), (1.0, 1.0), shape=(2,)))
+
+    def reset(self, key: Key) -> tuple[PointNavigationState, Float[Array, "2"]]:
+        state = PointNavigationState(jnp.array(self.start), jnp.zeros((), jnp.int32))
+        return state, self._observe(state)
+
+    def step(self, state: PointNavigationState, action: Float[Array, "2"], key: Key) -> NativeStep:
+        position = self._move(state.position, jnp.clip(action, -1.0, 1.0) * self.step_size)
+        squared_distance = jnp.sum((position - jnp.array(self.goal)) ** 2)
+        # The floor keeps the square root differentiable at the goal.
+        distance = jnp.sqrt(jnp.maximum(squared_distance, 1e-12))
+
+        state = PointNavigationState(position, state.steps + 1)
+        return NativeStep(
+            state=state,
+            observation=self._observe(state),
+            reward=-distance,
+            terminated=jnp.zeros((), bool),
+            truncated=state.steps >= self.max_steps,
+        )
+
+    def descriptor(self, state: PointNavigationState) -> Float[Array, "2"]:
+        """Where the point is, in [0, 1]²."""
+        return state.position
+
+    def _move(self, position: Float[Array, "2"], way: Float[Array, "2"]) -> Float[Array, "2"]:
+        """First sideways, then up or down: a step into the wall loses its vertical part only,
+        and the point slides along."""
+        x, y = jnp.clip(position + way, 0.0, 1.0)
+        under_or_over_wall = (self.wall_left <= x) & (x <= self.wall_right)
+        changes_side = (position[1] >= self.wall_height) != (y >= self.wall_height)
+        y = jnp.where(under_or_over_wall & changes_side, position[1], y)
+        return jnp.stack([x, y])
+
+    def _observe(self, state: PointNavigationState) -> Float[Array, "2"]:
+        """The position, spread over [-1, 1]²."""
+        return 2.0 * state.position - 1.0

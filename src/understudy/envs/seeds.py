@@ -1,0 +1,39 @@
+"""Which seed starts which episode. Free of JAX: environment workers import it."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+TRAINING, EVALUATION = 0, 1
+
+
+@final
+@dataclass(frozen=True)
+class EpisodeSeeds:
+    """The reset seed of every episode of every environment, fixed by the run's seed alone.
+
+    Environments are rows: `members` blocks of `envs_per_member`. A row's seed depends only on
+    its own member's seed (`seed + member`) and on its place within that member, so that member
+    `i` of seed `s` meets exactly the episodes of the single run of seed `s + i`.
+    """
+
+    seed: int
+    envs_per_member: int = 1
+    members: int = 1
+    stream: int = TRAINING
+    """Separates uses of one seed: training and evaluation never meet the same episodes."""
+
+    @property
+    def rows(self) -> int:
+        return self.members * self.envs_per_member
+
+    def __call__(self, row: int | np.integer, episode: int | np.integer) -> int:
+        member, env = divmod(int(row), self.envs_per_member)
+        sequence = np.random.SeedSequence(
+            entropy=self.seed + member, spawn_key=(self.stream, env, int(episode))
+        )
+        return int(sequence.generate_state(1)[0])
+
+    def for_evaluation(self) -> "EpisodeSeeds":
+        return replace(self, stream=EVALUATION)

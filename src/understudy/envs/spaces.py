@@ -1,0 +1,125 @@
+"""Gymnasium spaces → `Spec`, and the border that actions cross.
+
+Inside the library a continuous action lives in [-1, 1]^size and a discrete one counts from 0.
+Only here do they become what the environment was written for: real bounds, per dimension and
+possibly asymmetric, the Box's own shape, the space's own first number.
+"""
+
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+from gymnasium import spaces
+
+from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError, Spec
+
+_OBSERVATIONS = "Box (any shape; floating point, integer or bool)"
+_ACTIONS = "Box (floating point) and Discrete"
+
+
+def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
+    """What an agent sees and does in an environment with these spaces."""
+    return Spec(observation=_observation(observation_space), action=_action(action_space))
+
+
+def _observation(space: spaces.Space) -> ArraySpec:
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
+        raise EnvironmentError(
+            f"observation space {space} is not supported; supported: {_OBSERVATIONS}"
+        )
+    dtype = "float32" if space.dtype.kind == "f" else space.dtype.name
+    return ArraySpec(tuple(int(length) for length in space.shape), dtype)
+
+
+def _action(space: spaces.Space) -> Continuous | Discrete:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        return Continuous(
+            low=tuple(float(bound) for bound in space.low.ravel()),
+            high=tuple(float(bound) for bound in space.high.ravel()),
+            shape=tuple(int(length) for length in space.shape),
+        )
+    raise EnvironmentError(f"action space {space} is not supported; supported: {_ACTIONS}")
+
+
+def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
+    """From the library's actions ([M, size] in [-1, 1], or [M] counted from 0) to the
+    environment's ([M, *shape] float32 inside the bounds, or [M] ints). Always a fresh array."""
+    return _border(spec.action).to_real(action)
+
+
+def to_normalised(action: np.ndarray, spec: Spec) -> np.ndarray:
+    """The inverse of `to_real`. A dimension whose bounds coincide maps to 0."""
+    return _border(spec.action).to_normalised(action)
+
+
+@final
+class Border:
+    """The map of one action space with its constants worked out once (the hot path)."""
+
+    def __init__(self, action: Continuous | Discrete):
+        self.discrete = isinstance(action, Discrete)
+        if isinstance(action, Discrete):
+            self._start = action.start
+            return
+        low, high = np.array(action.low, np.float64), np.array(action.high, np.float64)
+        self._row_shape = action.shape
+        self._flat = action.shape == (action.size,)
+        # Bounds may be float64: rounding them to float32 must never leave the interval.
+        # ([1, size]: for one environment NumPy then has nothing to broadcast, at half the cost.)
+        self._low, self._high = _round_up(low)[None], _round_down(high)[None]
+        # An unbounded Box passes through; its finite bounds, if any, still hold below.
+        self._identity = not action.bounded or bool((low == -1).all() and (high == 1).all())
+        if action.bounded:
+            # Halved before they are added: the widest bounds must not overflow.
+            self._centre, self._half = low / 2 + high / 2, high / 2 - low / 2
+
+    def to_real(self, action: np.ndarray) -> np.ndarray:
+        if self.discrete:
+            return action.astype(np.int64) + self._start
+        # A NaN would pass through every comparison below, into the simulator and the replay.
+        # (A search through bytes is several times faster than `.all()` on a few numbers.)
+        if 0 in np.isfinite(action).tobytes():
+            raise _not_finite(action)
+        if self._identity:
+            real = np.maximum(action, self._low).astype(np.float32, copy=False)
+        else:
+            # In float64, so that -1 and 1 arrive at the bounds and not next to them.
+            real = (action * self._half + self._centre).astype(np.float32)
+            np.maximum(real, self._low, out=real)
+        np.minimum(real, self._high, out=real)
+        return real if self._flat else real.reshape(len(real), *self._row_shape)
+
+    def to_normalised(self, action: np.ndarray) -> np.ndarray:
+        if self.discrete:
+            return action.astype(np.int64) - self._start
+        flat = action.reshape(len(action), -1)
+        if self._identity:
+            return flat.astype(np.float32)
+        half = np.where(self._half > 0, self._half, 1)
+        return np.clip((flat - self._centre) / half, -1, 1).astype(np.float32)
+
+
+@lru_cache(maxsize=64)
+def _border(action: Continuous | Discrete) -> Border:
+    return Border(action)
+
+
+def _not_finite(action: np.ndarray) -> EnvironmentError:
+    row = int(np.flatnonzero(~np.isfinite(action).reshape(len(action), -1).all(axis=1))[0])
+    return EnvironmentError(
+        f"the policy gave environment {row} the action {action[row].tolist()}: not a finite "
+        "number; the environment was not stepped"
+    )
+
+
+def _round_up(bound: np.ndarray) -> np.ndarray:
+    """The smallest float32 that is not below `bound`."""
+    near = bound.astype(np.float32)
+    return np.where(near < bound, np.nextafter(near, np.float32(np.inf)), near)
+
+
+def _round_down(bound: np.ndarray) -> np.ndarray:
+    """The largest float32 that is not above `bound`."""
+    return -_round_up(-bound)

@@ -1,0 +1,185 @@
+"""A user's own gymnasium.vector.VectorEnv, read correctly in every autoreset mode."""
+
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.spaces import Border, spec_of
+from understudy.types import EnvironmentError
+
+
+@final
+class UserVectorEnvs(HostEnvs):
+    """The three ways a vector environment can handle an episode's end, as one.
+
+    - NEXT_STEP: at the end the final observation comes; the following step ignores its action
+      and only resets. That row is no transition: `valid` is False there.
+    - SAME_STEP: the reset observation comes at once, the final one in `info["final_obs"]`.
+    - DISABLED: nothing happens; this class resets the ended rows, seeded.
+
+    In the first two modes the vector environment resets by itself and cannot be told a seed,
+    so only the first episode of each row is seeded from the run's seed tree.
+    """
+
+    def __init__(self, vector_env: VectorEnv, seeds: EpisodeSeeds, owned: bool = True):
+        """`owned=False` leaves the vector environment open at `close`: it is the user's."""
+        self._env = vector_env
+        self._seeds = seeds
+        self._owned = owned
+        self._closed = False
+        self._mode = _mode(vector_env)
+        self.num_envs = int(vector_env.num_envs)
+        self.spec = spec_of(vector_env.single_observation_space, vector_env.single_action_space)
+        self._border = Border(self.spec.action)
+        self._dtype = np.dtype(self.spec.observation.dtype)
+        self._shape = (self.num_envs, *self.spec.observation.shape)
+        self._episodes = np.full(self.num_envs, -1, np.int64)
+        self._only_resets = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: ended one step ago
+
+    @property
+    def episodes(self) -> np.ndarray:
+        """[M] the number of each environment's open episode; -1 before the first reset."""
+        return self._episodes.copy()
+
+    def reset(self) -> np.ndarray:
+        self._episodes += 1
+        self._only_resets[:] = False
+        seeds = self._row_seeds()
+        return self._read(self._seeded_reset(seeds, seeds[0]), "reset()")
+
+    def step(self, action: np.ndarray) -> HostStep:
+        real = self._border.to_real(action)
+        try:
+            result = self._env.step(real)
+        except Exception as error:
+            raise _raised("step()", error) from error
+        context = f"actions {action.tolist()}" if len(action) <= 8 else "step()"
+        following = self._read(result[0], context)
+        reward = self._rewards(result[1], context)
+        terminated = np.array(result[2], np.bool_)
+        last = terminated | np.asarray(result[3], np.bool_)
+        valid = ~self._only_resets
+        if self._mode is AutoresetMode.NEXT_STEP:
+            # A row that only reset says nothing of its new episode yet: believe no flags there.
+            terminated &= valid
+            last &= valid
+            self._episodes += self._only_resets
+            self._only_resets = last.copy()
+            return HostStep(reward, terminated, last, following, following, valid)
+        if not last.any():
+            return HostStep(reward, terminated, last, following, following, valid)
+        self._episodes += last
+        if self._mode is AutoresetMode.SAME_STEP:
+            observation, following = following, self._final(following, last, result[4], context)
+        else:
+            observation = self._reset_where(last, following)
+        return HostStep(reward, terminated, last, following, observation, valid)
+
+    def close(self) -> None:
+        if self._owned and not self._closed:
+            self._env.close()
+        self._closed = True
+
+    def _row_seeds(self) -> list[int]:
+        return [self._seeds(row, episode) for row, episode in enumerate(self._episodes)]
+
+    def _seeded_reset(self, seeds: list[int], single: int, mask: np.ndarray | None = None) -> Any:
+        # The environment may take the options apart: each call gets its own.
+        options = (None if mask is None else {"reset_mask": mask.copy()} for _ in range(2))
+        try:
+            return self._env.reset(seed=seeds, options=next(options))[0]
+        except (TypeError, ValueError, gymnasium.error.Error):
+            pass  # some vector environments know one seed for all of their rows only
+        except Exception as error:
+            raise _raised("reset()", error) from error
+        try:
+            return self._env.reset(seed=single, options=next(options))[0]
+        except Exception as error:
+            raise _raised("reset()", error) from error
+
+    def _reset_where(self, ended: np.ndarray, following: np.ndarray) -> np.ndarray:
+        """DISABLED: reset the ended rows; the others keep the observation they are at."""
+        seeds = self._row_seeds()
+        fresh = self._seeded_reset(seeds, seeds[int(np.argmax(ended))], ended)
+        observation = following.copy()
+        observation[ended] = self._read(fresh, "reset()")[ended]
+        return observation
+
+    def _final(
+        self, fresh: np.ndarray, ended: np.ndarray, info: dict[str, Any], context: str
+    ) -> np.ndarray:
+        """SAME_STEP: the true next observations, with the final ones where episodes ended."""
+        finals = info.get("final_obs")
+        following = fresh.copy()
+        for row in np.flatnonzero(ended):
+            final = None if finals is None else finals[row]
+            if final is None:
+                raise EnvironmentError(
+                    f"environment {row}: the episode ended but info has no final_obs for it, "
+                    "which the SAME_STEP autoreset mode promises"
+                )
+            final = np.asarray(final)
+            if final.shape != self._shape[1:]:
+                raise _wrong_shape(int(row), self._shape[1:], final.shape)
+            following[row] = final
+        return self._finite(following, context)
+
+    def _read(self, observation: Any, context: str) -> np.ndarray:
+        """A checked copy: with `copy=False` the vector environment reuses its arrays."""
+        observation = np.asarray(observation)
+        if observation.shape != self._shape:
+            raise EnvironmentError(
+                f"the vector environment was expected to give observations of shape "
+                f"{self._shape}, got {observation.shape} ({context})"
+            )
+        if not np.can_cast(observation.dtype, self._dtype, casting="same_kind"):
+            raise EnvironmentError(
+                f"the vector environment was expected to give observations of dtype "
+                f"{self._dtype}, got {observation.dtype} ({context})"
+            )
+        return self._finite(observation.astype(self._dtype), context)
+
+    def _finite(self, values: np.ndarray, context: str) -> np.ndarray:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
+            raise EnvironmentError(
+                f"environment {row}: the observation is {values[(row, *rest)]} at index {rest} "
+                f"({context})"
+            )
+        return values
+
+    def _rewards(self, rewards: Any, context: str) -> np.ndarray:
+        rewards = np.array(rewards, np.float32)
+        if not np.isfinite(rewards).all():
+            row = int(np.argmax(~np.isfinite(rewards)))
+            raise EnvironmentError(f"environment {row}: the reward is {rewards[row]} ({context})")
+        return rewards
+
+
+def _raised(call: str, error: Exception) -> EnvironmentError:
+    return EnvironmentError(
+        f"the vector environment's {call} raised {type(error).__name__}: {error}"
+    )
+
+
+def _wrong_shape(row: int, expected: tuple[int, ...], got: tuple[int, ...]) -> EnvironmentError:
+    return EnvironmentError(
+        f"environment {row}: expected an observation of shape {expected}, got {got}"
+    )
+
+
+def _mode(vector_env: VectorEnv) -> AutoresetMode:
+    """A wrong guess stores false transitions, so there is none."""
+    mode = (vector_env.metadata or {}).get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        raise EnvironmentError(
+            f'the vector environment\'s metadata["autoreset_mode"] is {mode!r}; it must be one '
+            f"of {', '.join(str(known) for known in AutoresetMode)}, so that the ends of its "
+            "episodes are read correctly"
+        ) from None

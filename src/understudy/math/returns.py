@@ -1,0 +1,29 @@
+"""Sums of rewards that know where an episode ends."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32
+
+
+def n_step(
+    reward: Float[Array, "batch n"],
+    terminated: Bool[Array, "batch n"],
+    last: Bool[Array, "batch n"],
+    present: Bool[Array, "batch n"],
+    gamma: Float[Array, ""],
+) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Int32[Array, " batch"]]:
+    """Sum n consecutive rewards, stopping at an episode's end or where the data ends.
+
+    Returns the discounted sum of the m ≤ n steps taken, the discount γᵐ·(1 − terminated) of
+    whatever follows them, and the offset m − 1 of the last step taken. `present[:, 0]` must
+    hold: a sum is never empty.
+    """
+    # Step k is taken if the data reaches it and no earlier step was an episode's last.
+    unbroken = jnp.cumprod(~last[:, :-1], axis=1, dtype=bool)
+    taken = present.at[:, 1:].set(present[:, 1:] & unbroken)
+    taken = jnp.cumprod(taken, axis=1, dtype=bool)
+    powers = gamma ** jnp.arange(reward.shape[1])
+    total = jnp.sum(jnp.where(taken, powers * reward, 0.0), axis=1)
+    steps = jnp.sum(taken, axis=1, dtype=jnp.int32)
+    ended = jnp.any(taken & terminated, axis=1)
+    discount = gamma**steps * (1.0 - ended)
+    return total, discount, steps - 1

@@ -1,0 +1,106 @@
+"""The shared vocabulary: what flows down the river, and what describes its shape.
+
+Experience flows environment → experience → update → policy → environment, and every room on
+the way speaks these words. A `Spec` says what an agent sees and does; a `Transition` is what
+happened; a `Batch` is what a loss may know about it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, Int32, Shaped, UInt32
+
+# Keys are raw `uint32[2]` arrays: every leaf of a State is then a plain array that can be
+# saved, compared and hashed like any other.
+Key = UInt32[Array, "*members 2"]
+Scalar = Float[Array, ""]
+Metrics = dict[str, Array]
+
+
+class UnderstudyError(Exception):
+    """A mistake that the user can mend: shown as one line, without a traceback, by the CLI."""
+
+
+class ConfigError(UnderstudyError):
+    """One or more settings are wrong; the message lists all of them."""
+
+
+class EnvironmentError(UnderstudyError):
+    """An environment cannot be made, is not supported, or broke its contract."""
+
+
+class CheckpointError(UnderstudyError):
+    """A checkpoint is missing, damaged, or belongs to something else."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The shape and dtype of one observation."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A Box of actions. Inside the library they live in [-1, 1]^size; `low` and `high` are the
+    real bounds, flattened, to which the border maps them."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.low)
+
+    @property
+    def bounded(self) -> bool:
+        return all(math.isfinite(bound) for bound in self.low + self.high)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """A choice of one in `n`, counted from 0 (the border adds the space's own start)."""
+
+    n: int
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an agent sees and what it does."""
+
+    observation: ArraySpec
+    action: Continuous | Discrete
+
+
+class Transition(NamedTuple):
+    """What happened in one step: raw facts, no interpretation. Arrays share leading axes."""
+
+    observation: Shaped[Array, "*batch observation"]
+    action: Shaped[Array, "*batch action"]
+    reward: Float[Array, "*batch"]  # as the environment gave it
+    terminated: Shaped[Array, "*batch"]  # the task ended here: nothing to bootstrap from
+    last: Shaped[Array, "*batch"]  # the episode's last step, for either reason
+    next_observation: Shaped[Array, "*batch observation"]  # the true one, also at the end
+
+
+class Batch(NamedTuple):
+    """What a loss may know. Termination has become `discount`; there are no other flags."""
+
+    observation: Shaped[Array, "batch observation"]
+    action: Shaped[Array, "batch action"]
+    reward: Float[Array, " batch"]  # n-step sum, scaled
+    discount: Float[Array, " batch"]  # gamma^m * (1 - terminated)
+    next_observation: Shaped[Array, "batch observation"]
+    weight: Float[Array, " batch"]  # importance weight; ones for uniform replay
+    row: Int32[Array, " batch"]  # place in the whole batch: a shard draws its rows' own noise
+
+
+Tree = Any  # a pytree of arrays

@@ -1,0 +1,182 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+from multiprocessing.shared_memory import SharedMemory
+
+import gymnasium
+import numpy as np
+import pytest
+from scripted import Faulty, Pixels, Scripted, actions_for, collect, expected, same
+
+from understudy.envs import EpisodeSeeds, ProcessEnvs, SerialEnvs
+from understudy.types import EnvironmentError
+
+STEPS = 40
+
+
+def segment_of(envs: ProcessEnvs) -> str:
+    return envs._group._memory.name
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.fixture(autouse=True)
+def no_orphans():
+    yield
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("rude", [False, True])
+def test_no_false_and_no_lost_rows(rude):
+    seeds = EpisodeSeeds(7, 3)
+    envs = ProcessEnvs([partial(Scripted, row, rude) for row in range(3)], seeds, num_workers=2)
+    for row, got in enumerate(collect(envs, STEPS)):
+        same(got, expected(row, STEPS, 3, seeds))
+    envs.close()
+
+
+def test_the_same_bits_as_serial():
+    seeds = EpisodeSeeds(1, 3)
+    factories = [partial(gymnasium.make, "Pendulum-v1", max_episode_steps=7)] * 3
+    serial, processes = SerialEnvs(factories, seeds), ProcessEnvs(factories, seeds, 2)
+    assert serial.reset().tobytes() == processes.reset().tobytes()
+    for action in actions_for(30, 3)[..., :1]:
+        one, other = serial.step(action), processes.step(action)
+        for left, right in zip(one, other, strict=True):
+            assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    assert serial.episodes.tolist() == processes.episodes.tolist() == [4, 4, 4]
+    history = [actions_for(4, 3)[:count, row, :1] for row, count in enumerate((0, 2, 4))]
+    episodes = np.array([3, 0, 9])
+    one, other = serial.replay(episodes, history), processes.replay(episodes, history)
+    assert one.tobytes() == other.tobytes()
+    assert processes.episodes.tolist() == [3, 0, 9]
+    processes.close()
+
+
+def test_bytes_and_choices():
+    envs = ProcessEnvs([Pixels, Pixels], EpisodeSeeds(1, 2), num_workers=1)
+    assert envs.reset().dtype == np.uint8
+    assert envs.step(np.array([0, 2])).observation[:, 0, 0, 0].tolist() == [5, 7]
+    envs.close()
+
+
+def test_workers_never_import_jax_nor_the_main_script():
+    class Spy(Scripted):
+        def reset(self, *, seed=None, options=None):
+            jax = any(name.split(".")[0] in ("jax", "jaxlib", "jaxtyping") for name in sys.modules)
+            return np.array([jax, "pytest" in sys.modules, 0.0, 0.0]), {}
+
+    envs = ProcessEnvs([Spy], EpisodeSeeds(0))
+    assert envs.reset().tolist() == [[0, 0, 0, 0]]
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", r"environment 2: step\(\) raised ZeroDivisionError(.|\n)*Traceback"),
+        ("observation", r"environment 2: the observation is nan at index \[2\].*last action"),
+        ("reward", r"environment 2: the reward is inf .*last action"),
+        ("shape", r"environment 2: expected an observation of shape \(4,\), got \(3,\)"),
+        ("constructor", r"environment 2: the constructor raised RuntimeError: no such robot"),
+    ],
+)
+def test_faults_name_the_environment_and_leave_nothing(fault, message):
+    factories = [Scripted, Scripted, partial(Faulty, fault, 2), Scripted]
+    with pytest.raises(EnvironmentError, match=message):
+        collect(ProcessEnvs(factories, EpisodeSeeds(0, 4), num_workers=3), STEPS)
+    assert not multiprocessing.active_children()
+
+
+def test_unsupported_spaces_leave_nothing():
+    with pytest.raises(EnvironmentError, match="supported: Box"):
+        ProcessEnvs([partial(gymnasium.make, "FrozenLake-v1")] * 2, EpisodeSeeds(0, 2))
+
+
+def test_a_killed_worker_is_noticed():
+    envs = ProcessEnvs([Scripted] * 4, EpisodeSeeds(0, 4), num_workers=2)
+    envs.reset()
+    segment = segment_of(envs)
+    os.kill(envs.processes[1].pid, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(EnvironmentError, match=r"environments 2 to 3 ended by signal 9"):
+        collect(envs, STEPS)
+    assert time.monotonic() - start < 1
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(segment)
+    with pytest.raises(EnvironmentError, match="closed"):
+        envs.reset()
+
+
+class Slow(Scripted):
+    def step(self, action):
+        time.sleep(30)
+
+
+def test_a_worker_killed_in_mid_step_is_noticed():
+    envs = ProcessEnvs([Scripted, Slow], EpisodeSeeds(0, 2), num_workers=2)
+    envs.reset()
+    pid = envs.processes[1].pid
+    deed = f"import os, time; time.sleep(0.3); os.kill({pid}, 9)"
+    killer = subprocess.Popen([sys.executable, "-c", deed])
+    start = time.monotonic()
+    with pytest.raises(EnvironmentError, match=r"environments 1 to 1 ended by signal 9"):
+        envs.step(np.zeros((2, 2), np.float32))
+    killer.wait()
+    assert time.monotonic() - start < 2
+
+
+def test_close_leaves_nothing_and_is_safe_twice():
+    envs = ProcessEnvs([Scripted] * 2, EpisodeSeeds(0, 2), num_workers=2)
+    envs.reset()
+    pids, segment = [process.pid for process in envs.processes], segment_of(envs)
+    envs.close()
+    envs.close()
+    assert all(is_gone(pid) for pid in pids)
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(segment)
+
+
+SCRIPT = """
+    import os, sys
+    import numpy as np, gymnasium
+    from understudy.envs import EpisodeSeeds, ProcessEnvs
+
+    class Mine(gymnasium.Env):  # known to this script only, which has no __main__ guard
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None): return np.zeros(1, np.float32), {}
+        def step(self, action): return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    envs = ProcessEnvs([Mine] * 2, EpisodeSeeds(0, 2), num_workers=2)
+    envs.reset()
+    print(*(process.pid for process in envs.processes), envs._group._memory.name, flush=True)
+    ENDING
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "raise ValueError", "os.kill(os.getpid(), 9)"])
+def test_nothing_outlives_the_program_however_it_ends(tmp_path, ending):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT).replace("ENDING", ending))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=60
+    )
+    *pids, segment = done.stdout.split()
+    assert len(pids) == 2, done.stderr
+    deadline = time.monotonic() + 10
+    while not all(is_gone(int(pid)) for pid in pids) or os.path.exists(f"/dev/shm/{segment}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "leaked" not in done.stderr or "kill" in ending

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from understudy.envs.spaces import spec_of, to_normalised, to_real
+from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError
+
+SEEN = spaces.Box(-1, 1, (3,))
+
+
+def test_observations():
+    for shape, dtype, name in [
+        ((3,), np.float64, "float32"),
+        ((), np.float32, "float32"),
+        ((4, 4, 3), np.uint8, "uint8"),
+        ((2, 2), np.int32, "int32"),
+    ]:
+        space = spaces.Box(0, 1, shape, dtype)
+        assert spec_of(space, spaces.Discrete(2)).observation == ArraySpec(shape, name)
+
+
+def test_actions():
+    box = spaces.Box(np.float32([[-1, 0]]), np.float32([[3, 0.5]]))
+    assert spec_of(SEEN, box).action == Continuous((-1.0, 0.0), (3.0, 0.5), (1, 2))
+    assert spec_of(SEEN, spaces.Discrete(4, start=-1)).action == Discrete(4, -1)
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiBinary(3), spaces.Dict(a=SEEN), spaces.Box(0, 5, (2,), np.int32)]
+)
+def test_unsupported_actions_list_what_is(space):
+    with pytest.raises(EnvironmentError, match=r"supported: Box .* and Discrete"):
+        spec_of(SEEN, space)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Dict(a=SEEN), spaces.Text(3)])
+def test_unsupported_observations_list_what_is(space):
+    with pytest.raises(EnvironmentError, match=r"supported: Box"):
+        spec_of(space, spaces.Discrete(2))
+
+
+def test_worked_by_hand():
+    spec = spec_of(SEEN, spaces.Box(np.float32([-3, 0.5]), np.float32([1, 7])))
+    action = np.float32([[-1, -1], [0, 0], [1, 1], [5, -5]])
+    real = to_real(action, spec)
+    assert real.tolist() == [[-3, 0.5], [-1, 3.75], [1, 7], [1, 0.5]]
+    assert real.dtype == np.float32
+    assert to_normalised(real, spec).tolist() == [[-1, -1], [0, 0], [1, 1], [1, -1]]
+
+
+def test_shape_of_the_box_comes_back():
+    spec = spec_of(SEEN, spaces.Box(-2, 2, (2, 3)))
+    assert to_real(np.ones((5, 6), np.float32), spec).shape == (5, 2, 3)
+    assert to_normalised(np.ones((5, 2, 3), np.float32), spec).shape == (5, 6)
+
+
+def test_unbounded_passes_through():
+    spec = spec_of(SEEN, spaces.Box(-np.inf, np.inf, (2,)))
+    action = np.float32([[-1e9, 0.25]])
+    real = to_real(action, spec)
+    assert real.tolist() == action.tolist()
+    assert not np.shares_memory(real, action)
+
+
+def test_discrete_counts_from_its_start():
+    spec = spec_of(SEEN, spaces.Discrete(3, start=5))
+    assert to_real(np.array([0, 2]), spec).tolist() == [5, 7]
+    assert to_normalised(np.array([5, 7]), spec).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_policy_that_emits_nan_is_stopped_at_the_border(bad):
+    spec = spec_of(SEEN, spaces.Box(-2, 2, (2,)))
+    with pytest.raises(EnvironmentError, match=r"environment 1 .*not stepped"):
+        to_real(np.float32([[0, 0], [0, bad]]), spec)
+
+
+WIDE = st.floats(-1e38, 1e38)  # with subnormal widths and widths near the largest float32
+
+
+@settings(max_examples=10_000, deadline=None)
+@given(
+    bounds=st.lists(st.tuples(WIDE, WIDE, st.floats(-3, 3)), min_size=1, max_size=4),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_actions_always_lie_inside_the_bounds(bounds, dtype):
+    low = np.array([min(one, other) for one, other, _ in bounds], dtype)
+    high = np.array([max(one, other) for one, other, _ in bounds], dtype)
+    # Bounds with no float32 between them cannot be kept by a float32 action.
+    high = np.where(high.astype(np.float32) - low.astype(np.float32) > 0, high, low + 1 + abs(low))
+    space = spaces.Box(low, high, dtype=dtype)
+    spec = spec_of(SEEN, space)
+    action = np.float32([[position for *_, position in bounds]])
+    real = to_real(action, spec)
+    assert real.dtype == np.float32
+    assert (real >= low).all() and (real <= high).all()
+    extremes = to_real(np.float32([[-1] * len(low), [1] * len(low)]), spec)
+    assert (extremes[0] >= low).all() and (extremes[1] <= high).all()
