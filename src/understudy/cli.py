@@ -84,9 +84,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _overview() -> str:
+    default = f"{DEFAULT_ALGORITHM} on {DEFAULT_ENVIRONMENT}"
     return f"""Understudy: actor-critic reinforcement learning on one JAX engine.
 
-  understudy train [ALGO] [ENV] [flags]    train an agent (alone: {DEFAULT_ALGORITHM} on {DEFAULT_ENVIRONMENT})
+  understudy train [ALGO] [ENV] [flags]    train an agent (alone: {default})
   understudy eval RUN [flags]              play a trained agent and report its returns
   understudy list [algorithms|envs|presets]
 

@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import math
 import textwrap
 import types
@@ -150,7 +151,8 @@ def _spell(options: tuple[Any, ...]) -> str:
 
 def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
     if rules["choices"] is not None and value not in rules["choices"]:
-        return f"must be one of {', '.join(rules['choices'])}, got {value!r}{nearest(str(value), rules['choices'])}"
+        hint = nearest(str(value), rules["choices"])
+        return f"must be one of {', '.join(rules['choices'])}, got {value!r}{hint}"
     numbers = value if isinstance(value, tuple) else (value,)
     for number in numbers:
         if not isinstance(number, (int, float)) or isinstance(number, bool):
@@ -174,10 +176,8 @@ def field_docs(cls: type) -> dict[str, str]:
         if not dataclasses.is_dataclass(owner):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # type: ignore
-        for statement, following in zip(body, body[1:], strict=False):
-            documented = isinstance(following, ast.Expr) and isinstance(
-                following.value, ast.Constant
-            )
+        for statement, below in itertools.pairwise(body):
+            documented = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
             if isinstance(statement, ast.AnnAssign) and documented:
-                docs[statement.target.id] = inspect.cleandoc(following.value.value)  # type: ignore
+                docs[statement.target.id] = inspect.cleandoc(below.value.value)  # type: ignore
     return docs

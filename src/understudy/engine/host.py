@@ -36,59 +36,62 @@ class HostTrainer(Trainer):
         self._start()
         members, num_envs = setting.num_seeds, setting.num_envs
         self._parcel = Parcel(_report_fields(setting.spec))
-        self._programs = Programs(setting, self._parcel)
+        self._programs = Programs(setting, self._parcel, self.learner)
         self._memory = with_members(setting.algorithm.memory(num_envs), members)
         self._act_key = member_keys(setting.seed, members, ACTING)
         self._tally = EpisodeTally(members, num_envs)
-        self._arrived: Any = None  # the packed report of the last step, on the device
-        self._observation: Any = None  # what was acted on before that step …
-        self._action: Any = None  # … and how
+        self._arrived: Any = None  # the packed report of the last step
+        self._acted: Any = None  # (observation, action) that led to it, on the device
+
+    @property
+    def learner(self) -> Learner:
+        return jax.tree.unflatten(self._structure, self._leaves)
+
+    @learner.setter
+    def learner(self, learner: Learner) -> None:
+        # Between programs only the leaves are held: taking modules apart and putting them
+        # together costs Python more time than a small network's update takes.
+        self._leaves, self._structure = jax.tree.flatten(learner)
 
     def advance(self, iterations: int) -> None:
+        programs = self._programs
         if self._arrived is None:
-            self._arrived = self._send_reset(self._envs.reset())
+            self._arrived = self._pack_reset(self._envs.reset())
         for _ in range(iterations):
-            previous = self._observation, self._action
-            act = self._programs.random if self._acting_randomly() else self._programs.act
-            self._action, self._observation, self._memory, self._act_key = act(
-                self.policy(), self._memory, self._arrived, self._act_key
+            act = programs.random if self._acting_randomly() else programs.act
+            action, report, self._memory, self._act_key = act(
+                programs.policy(self._leaves), self._memory, self._arrived, self._act_key
             )
-            if previous[1] is not None:
-                self._learn(*previous)
-            step = self._envs.step(self._programs.to_host(self._action))
+            if self._acted is not None:
+                self._learn(report)
+            step = self._envs.step(programs.to_host(action))
             self._tally.count(step)
-            self._arrived = self._send(step)
+            self._acted, self._arrived = (report["observation"], action), self._pack(step)
             self.position.iterations += 1
 
     def _acting_randomly(self) -> bool:
         return self.cadence.random(self.position.iterations)
 
-    def _learn(self, observation: Array, action: Array) -> None:
+    def _learn(self, report: dict[str, Array]) -> None:
         """Add the step that has arrived and do the updates it owes; returns at once."""
         count = self.cadence.updates_after(self.position.iterations - 1)
-        self.learner, self.ring = self._programs.learn(
-            self.learner,
-            self.ring,
-            observation,
-            action,
-            self._arrived,
-            np.int32(self.position.updates),
-            count,
+        index = np.int32(self.position.updates)
+        self._leaves, self.ring = self._programs.learn(
+            self._leaves, self.ring, *self._acted, report, index, count
         )
         self.position.updates += count
 
-    def _send(self, step: HostStep) -> Array:
-        report = step._asdict() | {"first": step.last | ~step.valid}
-        return self._to_device(self._parcel.pack(len(step.reward), report))
+    def _pack(self, step: HostStep) -> np.ndarray:
+        return self._block(step._asdict() | {"first": step.last | ~step.valid})
 
-    def _send_reset(self, observation: np.ndarray) -> Array:
-        rows = len(observation)
+    def _pack_reset(self, observation: np.ndarray) -> np.ndarray:
         begun = {"observation": observation, "next_observation": observation, "reward": 0.0}
         flags = {"terminated": False, "last": False, "valid": False, "first": True}
-        return self._to_device(self._parcel.pack(rows, begun | flags))
+        return self._block(begun | flags)
 
-    def _to_device(self, block: np.ndarray) -> Array:
-        return jax.device_put(block.reshape(self.setting.num_seeds, self.setting.num_envs, -1))
+    def _block(self, report: dict[str, Any]) -> np.ndarray:
+        members, num_envs = self.setting.num_seeds, self.setting.num_envs
+        return self._parcel.pack(members * num_envs, report).reshape(members, num_envs, -1)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._tally.take()
@@ -101,58 +104,55 @@ class HostTrainer(Trainer):
 class Programs:
     """The compiled halves of an iteration, lifted over members."""
 
-    def __init__(self, setting: Setting, parcel: Parcel):
+    def __init__(self, setting: Setting, parcel: Parcel, learner: Learner):
         algorithm, members = setting.algorithm, setting.num_seeds
-        action_shape = _action_shape(setting.spec)
+        places, structure = _places(learner)
+        policy_places, policy_structure = jax.tree.flatten(algorithm.policy(places.state))
 
-        def act(policy: Any, memory: Tree, arrived: Array, key: Key):
-            report = parcel.unpack(arrived)
-            key, noise_key = jax.random.split(key)
-            action, memory, _ = algorithm.act(
-                policy, memory, report["observation"], report["first"], noise_key, True
-            )
-            return action, report["observation"], memory, key
-
-        def random(policy: Any, memory: Tree, arrived: Array, key: Key):
+        def act(policy: list[Array], memory: Tree, arrived: Array, key: Key, random: bool):
             report = parcel.unpack(arrived)
             key, draw_key = jax.random.split(key)
-            action = uniform_actions(setting.spec, setting.num_envs, draw_key)
-            return action, report["observation"], memory, key
+            if random:
+                action = uniform_actions(setting.spec, setting.num_envs, draw_key)
+            else:
+                slice_ = jax.tree.unflatten(policy_structure, policy)
+                observation, first = report["observation"], report["first"]
+                action, memory, _ = algorithm.act(
+                    slice_, memory, observation, first, draw_key, True
+                )
+            return action, report, memory, key
 
-        def learn(
-            learner: Learner,
-            ring: Ring,
-            observation: Array,
-            action: Array,
-            arrived: Array,
-            index: Array,
-            count: int,
-        ):
-            report = parcel.unpack(arrived)
-            step = Transition(
-                observation,
-                action,
-                report["reward"],
-                report["terminated"],
-                report["last"],
-                report["next_observation"],
-            )
-            ring = add(ring, step, report["valid"])
+        def learn(learner: Learner, ring: Ring, observation, action, report, index, count: int):
+            facts = (report[name] for name in ("reward", "terminated", "last", "next_observation"))
+            ring = add(ring, Transition(observation, action, *facts), report["valid"])
             if count:
                 learner = updates(algorithm, learner, ring, index, count)
             return learner, ring
 
-        def learn_members(learner, ring, observation, action, arrived, index, count):
+        def learn_members(leaves, ring, observation, action, report, index, count):
             lifted = over_members(partial(learn, count=count), members, shared=(5,))
-            return lifted(learner, ring, observation, action, arrived, index)
+            learner = jax.tree.unflatten(structure, leaves)
+            learner, ring = lifted(learner, ring, observation, action, report, index)
+            return jax.tree.leaves(learner), ring
 
-        self.act = jax.jit(over_members(act, members))
-        self.random = jax.jit(over_members(random, members))
+        self.act = jax.jit(over_members(partial(act, random=False), members))
+        self.random = jax.jit(over_members(partial(act, random=True), members))
         self.learn = jax.jit(learn_members, donate_argnums=(0, 1), static_argnums=6)
-        self._rows = (members * setting.num_envs, *action_shape)
+        self._policy_places = policy_places
+        self._rows = (members * setting.num_envs, *_action_shape(setting.spec))
+
+    def policy(self, leaves: list[Array]) -> list[Array]:
+        """The acting slice, out of the learner's leaves."""
+        return [leaves[place] for place in self._policy_places]
 
     def to_host(self, action: Array) -> np.ndarray:
         return np.asarray(action).reshape(self._rows)
+
+
+def _places(learner: Learner) -> tuple[Learner, Any]:
+    """The learner with each leaf replaced by its place among the leaves; and its structure."""
+    leaves, structure = jax.tree.flatten(learner)
+    return jax.tree.unflatten(structure, range(len(leaves))), structure
 
 
 def _action_shape(spec: Spec) -> tuple[int, ...]:

@@ -15,7 +15,11 @@ from understudy.types import Key, Spec
 
 
 class HostStep(NamedTuple):
-    """What M environments report after one step. All arrays are fresh copies."""
+    """What M environments report after one step.
+
+    Arrays are fresh each time, but two of them may be the same object: where no episode ended,
+    `observation` may be `next_observation`.
+    """
 
     reward: np.ndarray  # [M] float32, raw
     terminated: np.ndarray  # [M] bool
@@ -38,7 +42,11 @@ class HostEnvs(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> np.ndarray:
-        """Start a fresh episode everywhere; returns observations [M, ...]."""
+        """Start the next episode everywhere; returns observations [M, ...]."""
+
+    @abc.abstractmethod
+    def restart(self) -> np.ndarray:
+        """Go back to everyone's episode number 0: the same episodes each time this is called."""
 
     @abc.abstractmethod
     def step(self, action: np.ndarray) -> HostStep:

@@ -86,6 +86,10 @@ class ProcessEnvs(HostEnvs):
         self._episodes += 1
         return self._board.observation.copy()
 
+    def restart(self) -> np.ndarray:
+        no_actions = np.empty((0, *self._open_board().action.shape[1:]), np.float32)
+        return self.replay(np.zeros(self.num_envs, np.int64), [no_actions] * self.num_envs)
+
     def step(self, action: np.ndarray) -> HostStep:
         real = self._border.to_real(action)
         if real.shape != self._open_board().action.shape:

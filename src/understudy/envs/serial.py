@@ -56,6 +56,10 @@ class SerialEnvs(HostEnvs):
             raise EnvironmentError(str(error)) from error
         return observation
 
+    def restart(self) -> np.ndarray:
+        self._rows.episodes[:] = -1
+        return self.reset()
+
     def step(self, action: np.ndarray) -> HostStep:
         count = self.num_envs
         reward = np.empty(count, np.float32)

@@ -51,6 +51,10 @@ class UserVectorEnvs(HostEnvs):
         seeds = self._row_seeds()
         return self._read(self._seeded_reset(seeds, seeds[0]), "reset()")
 
+    def restart(self) -> np.ndarray:
+        self._episodes[:] = -1
+        return self.reset()
+
     def step(self, action: np.ndarray) -> HostStep:
         real = self._border.to_real(action)
         try:

@@ -59,16 +59,17 @@ def create(spec: Spec, capacity: int, lanes: int) -> Ring:
 def add(ring: Ring, step: Transition, valid: Bool[Array, " lanes"]) -> Ring:
     """Append one step of every lane; rows that are not `valid` leave no trace."""
     lanes, slots = ring.storage.reward.shape
-    if lanes == 1:  # a slice update is cheaper than a scatter of one row
+    # The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice,
+    # folds that into the gathers of a `sample` that follows, and then copies the whole ring in
+    # order to keep its old and its new version. So a single lane writes a second row, to a slot
+    # that does not exist, where it is dropped.
+    lane, slot = jnp.arange(lanes), ring.cursor
+    if lanes == 1:
+        lane, slot = jnp.zeros(2, jnp.int32), jnp.stack([slot[0], jnp.int32(slots)])
 
-        def write(store: Array, row: Array) -> Array:
-            start = (0, ring.cursor[0]) + (0,) * (store.ndim - 2)
-            return jax.lax.dynamic_update_slice(store, row[:, None].astype(store.dtype), start)
-    else:
-        lane = jnp.arange(lanes)
-
-        def write(store: Array, row: Array) -> Array:
-            return store.at[lane, ring.cursor].set(row.astype(store.dtype), unique_indices=True)
+    def write(store: Array, row: Array) -> Array:
+        rows = jnp.broadcast_to(row, (len(lane), *row.shape[1:])).astype(store.dtype)
+        return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)
 
     storage = jax.tree.map(write, ring.storage, step)
     advance = valid.astype(jnp.int32)

@@ -71,10 +71,7 @@ def build_encoder(
     make: EncoderMaker | None, standard: EncoderMaker, inputs: int, key: Key
 ) -> tuple[Any, int]:
     """The encoder for `inputs` numbers and the size of its features."""
-    if make is None:
-        encoder = standard(inputs, key)
-    else:
-        encoder = arrays_only(make(inputs, key))
+    encoder = standard(inputs, key) if make is None else arrays_only(make(inputs, key))
     probe = jax.eval_shape(encoder, jax.ShapeDtypeStruct((1, inputs), jnp.float32))
     if len(probe.shape) != 2 or probe.shape[0] != 1:
         raise ConfigError(f"an encoder must map [{inputs}] to [features], got {probe.shape[1:]}")

@@ -1,0 +1,219 @@
+"""One contestant of the speed comparison, in a process of its own.
+
+    python contestants.py understudy|sbx|sb3 sac|td3 [--torch-threads N] [--warm-up N]
+    python contestants.py numpy|torch matrix
+
+A trainer warms up (compilation, a buffer past the random phase), says that it is ready, and then
+waits for commands, one JSON object a line: {"do": "steps", "count": 500} is answered with the
+seconds those training steps took. While it waits it computes nothing. Only what the contestant
+itself needs is imported, so the same file runs in the peers' environment and in ours.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from typing import Any
+
+ENVIRONMENT = "HalfCheetah-v5"
+START_STEPS = 1_000
+BUFFER_SIZE = 1_000_000
+BATCH_SIZE = 256
+HIDDEN_SIZES = (256, 256)
+EXPLORATION_NOISE = 0.1  # of TD3, in normalised units
+PACKAGES = ("jax", "torch", "numpy", "gymnasium", "mujoco")
+DISTRIBUTIONS = {"understudy": "understudy", "sbx": "sbx-rl", "sb3": "stable-baselines3"}
+
+
+class Conversation:
+    """JSON lines with the driver. What libraries print goes to stderr instead."""
+
+    def __init__(self) -> None:
+        self._replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def reply(self, facts: dict[str, Any]) -> None:
+        self._replies.write(json.dumps(facts) + "\n")
+
+    def request(self) -> dict[str, Any] | None:
+        """The next command; nothing once the driver has hung up."""
+        line = sys.stdin.readline()
+        return json.loads(line) if line.strip() else None
+
+
+def versions(library: str) -> dict[str, str]:
+    found = {}
+    for package in (DISTRIBUTIONS[library], *PACKAGES):
+        if package == "torch" and library == "understudy":
+            continue
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# -- Understudy ---------------------------------------------------------------------------------
+
+
+def run_understudy(algorithm: str, warm_up: int, talk: Conversation) -> None:
+    import jax
+
+    import understudy as us
+    from understudy.experience import size_in_bytes
+
+    settings = dict(
+        start_steps=START_STEPS,
+        min_buffer_size=START_STEPS,
+        buffer_size=BUFFER_SIZE,
+        batch_size=BATCH_SIZE,
+        hidden_sizes=HIDDEN_SIZES,
+    )
+    if algorithm == "sac":
+        agent = us.SAC(ENVIRONMENT, us.SACConfig(**settings))
+    else:
+        agent = us.TD3(ENVIRONMENT, us.TD3Config(**settings, exploration_noise=EXPLORATION_NOISE))
+    trainer: Any = agent._ensure_trainer()
+
+    def wait() -> None:
+        jax.block_until_ready((trainer.learner, trainer.ring))
+
+    def take_steps(count: int) -> None:
+        trainer.advance(count)
+
+    def update_only(count: int) -> None:
+        """The `learn` program back to back, on the step that arrived last."""
+        for _ in range(count):
+            trainer._learn(trainer._observation, trainer._action)
+
+    trainer.advance(START_STEPS + warm_up)
+    wait()
+    replay = size_in_bytes(agent.spec, BUFFER_SIZE, 1)
+    talk.reply({"versions": versions("understudy"), "replay_bytes": replay})
+    work = {"steps": take_steps, "updates": update_only}
+    while request := talk.request():
+        updates = trainer.position.updates
+        began = time.perf_counter()
+        work[request["do"]](request["count"])
+        wait()
+        seconds = time.perf_counter() - began
+        talk.reply({"seconds": seconds, "updates": trainer.position.updates - updates})
+    agent.close()
+
+
+# -- The peers ----------------------------------------------------------------------------------
+
+
+class Slices:
+    """A callback that cuts one long `learn` into timed slices, and waits between them.
+
+    It is called at the same place of every step (after `env.step`), so a slice of n steps is
+    exactly n times storing, updating, acting and stepping; what `learn` sets up is not counted.
+    SBX fetches its losses after each update and PyTorch on the CPU is synchronous, so nothing is
+    left running when the clock stops.
+    """
+
+    def __init__(self, model: Any, until: int, ready: dict[str, Any], talk: Conversation):
+        self._model, self._until, self._ready, self._talk = model, until, ready, talk
+        self._began = self._updates = 0.0
+
+    def __call__(self, _locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
+        if self._model.num_timesteps < self._until:
+            return True
+        seconds = time.perf_counter() - self._began
+        measured = {"seconds": seconds, "updates": self._model._n_updates - self._updates}
+        self._talk.reply(self._ready or measured)
+        self._ready = {}
+        request = self._talk.request()
+        if request is None:
+            return False
+        self._until = self._model.num_timesteps + request["count"]
+        self._updates = self._model._n_updates
+        self._began = time.perf_counter()
+        return True
+
+
+def run_peer(
+    library: str, algorithm: str, warm_up: int, torch_threads: int | None, talk: Conversation
+) -> None:
+    import numpy as np
+    import torch
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    if torch_threads:
+        torch.set_num_threads(torch_threads)
+    if library == "sbx":
+        import sbx as peer
+    else:
+        import stable_baselines3 as peer
+    kind = {"sac": peer.SAC, "td3": peer.TD3}[algorithm]
+    noise = NormalActionNoise(np.zeros(6), np.full(6, EXPLORATION_NOISE))
+    model = kind(
+        "MlpPolicy",
+        ENVIRONMENT,
+        learning_starts=START_STEPS,
+        buffer_size=BUFFER_SIZE,
+        batch_size=BATCH_SIZE,
+        train_freq=1,
+        gradient_steps=1,
+        action_noise=noise if algorithm == "td3" else None,
+        policy_kwargs={"net_arch": list(HIDDEN_SIZES)},
+        seed=0,
+        device="cpu",
+    )
+    arrays = [x for x in vars(model.replay_buffer).values() if isinstance(x, np.ndarray)]
+    ready = {
+        "versions": versions(library),
+        "torch_threads": torch.get_num_threads(),
+        "replay_bytes": sum(array.nbytes for array in arrays),
+    }
+    slices = Slices(model, START_STEPS + warm_up, ready, talk)
+    model.learn(10**9, callback=slices, log_interval=None)
+
+
+# -- The machine --------------------------------------------------------------------------------
+
+
+def matrix_rate(library: str, talk: Conversation, repeats: int = 400) -> None:
+    """The best float32 GFLOP/s of square products of two sizes, with the default threads."""
+    import numpy as np
+
+    rates = {}
+    for size in (256, 512):
+        left = np.random.default_rng(0).standard_normal((size, size), np.float32)
+        right, product = left.T.copy(), np.empty_like(left)
+        multiply: Any = np.matmul
+        if library == "torch":
+            import torch
+
+            left, right, product = map(torch.from_numpy, (left, right, product))
+            multiply = torch.mm
+        best = float("inf")
+        for _ in range(repeats):
+            began = time.perf_counter()
+            multiply(left, right, out=product)
+            best = min(best, time.perf_counter() - began)
+        rates[str(size)] = 2e-9 * size**3 / best
+    talk.reply({"gflops": rates})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", choices=("understudy", "sbx", "sb3", "numpy", "torch"))
+    parser.add_argument("algorithm", choices=("sac", "td3", "matrix"))
+    parser.add_argument("--torch-threads", type=int)
+    parser.add_argument("--warm-up", type=int, default=500, help="steps after the random ones")
+    options = parser.parse_args()
+    talk = Conversation()
+    if options.algorithm == "matrix":
+        matrix_rate(options.library, talk)
+    elif options.library == "understudy":
+        run_understudy(options.algorithm, options.warm_up, talk)
+    else:
+        run_peer(options.library, options.algorithm, options.warm_up, options.torch_threads, talk)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Small agents with their compiled functions, shared by the tests of one process."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from understudy.algorithms.sac import SAC, SACConfig
+from understudy.algorithms.td3 import TD3, TD3Config
+from understudy.types import ArraySpec, Batch, Continuous, Spec
+
+SPEC = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
+KEY = jax.random.PRNGKey(0)
+KINDS = {"td3": (TD3, TD3Config), "sac": (SAC, SACConfig)}
+# tanh: smooth, and no unit is ever dead, so that every weight has a gradient
+SMALL: dict[str, Any] = dict(hidden_sizes=(4, 4), activation="tanh", learning_rate=1e-2)
+TARGETS = ("target_actor", "target_critic")
+
+
+def make_batch(size=8, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    return Batch(
+        observation=normal(size, 3),
+        action=jnp.tanh(normal(size, 2)),
+        reward=normal(size),
+        discount=jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=size), jnp.float32),
+        next_observation=normal(size, 3),
+        weight=jnp.asarray(rng.uniform(0.5, 1.5, size=size), jnp.float32),
+        row=jnp.arange(size, dtype=jnp.int32),
+    )
+
+
+def distinct_targets(state):
+    """A state as after some training: targets that are not their networks."""
+
+    def shifted(tree):
+        return jax.tree.map(lambda x: 0.7 * x + 0.11, tree)
+
+    return state._replace(**{n: shifted(getattr(state, n)) for n in TARGETS if hasattr(state, n)})
+
+
+class Case:
+    """One algorithm with small networks, its first state, and its functions compiled once."""
+
+    def __init__(self, name, loss_addons=(), **settings):
+        algorithm, config = KINDS[name]
+        self.name = name
+        self.algorithm: Any = algorithm(config(**{**SMALL, **settings}), loss_addons=loss_addons)
+        self.state = distinct_targets(self.algorithm.init(SPEC, KEY))
+        due = self.algorithm.due
+        self.raw_gradients = lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i))
+        self.raw_update = lambda s, b, k, i: self.algorithm.update(s, b, k, due(i))
+        self._gradients = jax.jit(self.raw_gradients)
+        self._update = jax.jit(self.raw_update)
+        self.apply = jax.jit(self.algorithm.apply)
+
+    def gradients(self, state=None, batch=None, key=KEY, index=0):
+        state = self.state if state is None else state
+        batch = make_batch() if batch is None else batch
+        return self._gradients(state, batch, key, jnp.int32(index))
+
+    def update(self, state=None, batch=None, key=KEY, index=0):
+        state = self.state if state is None else state
+        batch = make_batch() if batch is None else batch
+        return self._update(state, batch, key, jnp.int32(index))
+
+    def with_hyper(self, **values):
+        hyper = {name: jnp.float32(value) for name, value in values.items()}
+        return self.state._replace(hyper={**self.state.hyper, **hyper})
+
+
+@cache
+def case(name, **settings) -> Case:
+    return Case(name, **settings)
+
+
+def same(one, two) -> bool:
+    """Bit for bit."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+def close(one, two, tolerance):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
