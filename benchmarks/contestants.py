@@ -60,6 +60,7 @@ def versions(library: str) -> dict[str, str]:
 
 def run_understudy(algorithm: str, warm_up: int, talk: Conversation) -> None:
     import jax
+    from host_parts import HostParts
 
     import understudy as us
     from understudy.experience import size_in_bytes
@@ -85,8 +86,9 @@ def run_understudy(algorithm: str, warm_up: int, talk: Conversation) -> None:
 
     def update_only(count: int) -> None:
         """The `learn` program back to back, on the step that arrived last."""
+        parts = HostParts(trainer)
         for _ in range(count):
-            trainer._learn(trainer._observation, trainer._action)
+            parts.learn()
 
     trainer.advance(START_STEPS + warm_up)
     wait()

@@ -6,7 +6,7 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -165,11 +165,11 @@ class Agent:
             return checkpoint.save(path, jax.device_get(state), manifest)
 
     @classmethod
-    def load(cls, path: str | Path, **again: Any) -> Self:
+    def load(cls, path: str | Path, **again: Any) -> Any:
         """Like `us.load`, but refuses a checkpoint of another algorithm."""
         return _load(path, cls, **again)
 
-    def __getitem__(self, index: int) -> Self:
+    def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""
         if not -self.num_seeds <= index < self.num_seeds:
             raise IndexError(f"there are {self.num_seeds} members, got index {index}")
@@ -187,7 +187,7 @@ class Agent:
         return member
 
     @property
-    def best(self) -> Self:
+    def best(self) -> Any:
         """The member with the best evaluation so far (the first one before any)."""
         return self[self._best()]
 

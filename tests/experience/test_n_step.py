@@ -32,9 +32,7 @@ def sampled(steps, n_step, gamma=0.5, capacity=8):
     for step in steps:
         listed.add([step])
     batch = draw(listed.ring, gamma=gamma, n_step=n_step)
-    rows = zip(
-        batch.observation, batch.reward, batch.discount, batch.next_observation, strict=True
-    )
+    rows = zip(batch.observation, batch.reward, batch.discount, batch.next_observation, strict=True)
     return {int(number): (float(r), float(d), float(o)) for number, r, d, o in rows}
 
 

@@ -33,9 +33,9 @@ def windows(draw):
     # what ends an episode: nothing, termination, truncation (last without terminated)
     ends = draw(st.lists(st.sampled_from("--tT"), min_size=ROWS * n, max_size=ROWS * n))
     ends = np.array(ends).reshape(ROWS, n)
-    present = np.arange(n) < np.array(draw(st.lists(st.integers(1, n), min_size=6, max_size=6)))[
-        :, None
-    ]
+    present = (
+        np.arange(n) < np.array(draw(st.lists(st.integers(1, n), min_size=6, max_size=6)))[:, None]
+    )
     rewards = st.lists(st.floats(-10, 10, width=32), min_size=ROWS * n, max_size=ROWS * n)
     reward = np.array(draw(rewards), np.float32).reshape(ROWS, n)
     return reward, ends == "T", ends != "-", present, np.float32(draw(st.floats(0, 1, width=32)))
@@ -43,9 +43,9 @@ def windows(draw):
 
 @given(windows())
 def test_n_step_is_the_loop(window):
-    reward, terminated, last, present, gamma = window
+    gamma = float(window[-1])
     total, discount, offset = summed(*window)
-    want = [by_loop(*(array[row] for array in window[:4]), float(gamma)) for row in range(ROWS)]
+    want = [by_loop(*(array[row] for array in window[:4]), gamma) for row in range(ROWS)]
     np.testing.assert_allclose(total, [w[0] for w in want], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(discount, [w[1] for w in want], rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(offset, [w[2] for w in want])

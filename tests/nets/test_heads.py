@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from understudy.algorithms.sac import SACConfig
+from understudy.algorithms.sac import SAC, SACConfig
 from understudy.nets import (
     DeterministicActor,
+    Linear,
     Networks,
-    QCritic,
     SquashedGaussianActor,
     ensemble,
     evaluate_ensemble,
@@ -48,8 +48,6 @@ def test_critics_are_independently_initialised(critics):
 
 def test_critics_do_not_start_as_the_actor():
     """Actor and critics draw from different keys in `init`."""
-    from understudy.algorithms.sac import SAC
-
     spec = Spec(ArraySpec((3,)), Continuous((-1.0,), (1.0,), (1,)))
     state = SAC(config()).init(spec, KEY)
     actor = state.actor.encoder.layers[1].weight
@@ -124,12 +122,7 @@ def test_own_hidden_sizes_are_used():
 
 
 def test_ensemble_evaluates_every_member():
-    from understudy.nets.initialise import kaiming
-
-    def make(key):
-        return QCritic(lambda x: x, 5, key, kaiming)
-
-    made = ensemble(lambda key: make(key).head, 4, KEY)
+    made = ensemble(lambda key: Linear(5, 3, key), 4, KEY)
     q = evaluate_ensemble(made, jnp.ones((2, 5)))
     for member in range(4):
         single = jax.tree.map(lambda x, i=member: x[i], made)

@@ -281,15 +281,18 @@ def when(due: Bool[Array, ""] | bool, compute: Callable[[], Any], otherwise: Cal
 def add_terms(
     addons: tuple[LossAddon, ...], actor: Any, batch: Batch, key: Key
 ) -> tuple[Scalar, Metrics]:
-    """The sum of the users' terms for the actor's loss, and their metrics."""
+    """The sum of the users' terms for the actor's loss, and their metrics as `addon/…`."""
     total, metrics = jnp.float32(0.0), {}
     for place, addon in enumerate(addons):
         name = getattr(addon, "__name__", f"addon_{place}")
-        term, addon_metrics = addon(actor, batch, jax.random.fold_in(key, place))
-        if jnp.shape(term) != ():
-            raise ConfigError(
-                f"loss add-on '{name}' must return a scalar, got shape {jnp.shape(term)}"
-            )
+        answer = addon(actor, batch, jax.random.fold_in(key, place))
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+            raise ConfigError(f"loss add-on '{name}' must return (a scalar, a dict of metrics)")
+        term, own = answer
+        for what, value in {"a term": term, **own}.items():
+            if jnp.shape(value) != ():
+                shape = jnp.shape(value)
+                raise ConfigError(f"loss add-on '{name}': {what} must be a scalar, got {shape}")
         total = total + term
-        metrics |= addon_metrics
+        metrics |= {f"addon/{key_}": jnp.float32(value) for key_, value in own.items()}
     return total, metrics

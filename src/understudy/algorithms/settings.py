@@ -11,12 +11,13 @@ import difflib
 import inspect
 import itertools
 import math
+import numbers
 import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from understudy.types import ConfigError
 
@@ -24,9 +25,9 @@ from understudy.types import ConfigError
 def setting(
     default: Any,
     *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    above: float | None = None,
+    at_least: int | float | None = None,
+    at_most: int | float | None = None,
+    above: int | float | None = None,
     choices: tuple[str, ...] | None = None,
     moving: bool = False,
 ) -> Any:
@@ -44,10 +45,14 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 class Config:
     """The abstract base of every algorithm's config: a frozen dataclass of settings."""
 
+    # Annotations are checked by `coerce`, which explains itself; a type checker that ran before
+    # it would answer bad input with a traceback.
+    __no_type_check__ = True
+
     # Environment id -> settings that differ from the defaults there.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
+    def __new__(cls, *args: Any, **settings: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         unknown = [name for name in settings if name not in names]
         if unknown:
@@ -96,7 +101,7 @@ class Config:
         }
 
     @classmethod
-    def for_environment(cls, environment: str | None) -> tuple[Self, str]:
+    def for_environment(cls, environment: str | None) -> tuple[Any, str]:
         """The preset for an environment id and its name; the defaults where there is none."""
         name = (environment or "").removeprefix("jax:")
         if name in cls.presets:
@@ -106,7 +111,7 @@ class Config:
 
 @cache
 def _types(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return {field.name: field.type for field in dataclasses.fields(cls)}
 
 
 def coerce(value: Any, annotation: Any) -> Any:
@@ -125,15 +130,19 @@ def coerce(value: Any, annotation: Any) -> Any:
             if isinstance(value, bool):
                 return value
         elif kind is int:
-            number = not isinstance(value, bool) and isinstance(value, (int, float))
-            if number and math.isfinite(value) and float(value).is_integer():
+            if _is_number(value) and math.isfinite(value) and int(value) == value:
                 return int(value)
         elif kind is float:
-            if not isinstance(value, bool) and isinstance(value, (int, float)):
+            if _is_number(value):
                 return float(value)
         elif isinstance(value, kind):
             return value
     raise ValueError(f"must be {_spell(options)}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    """NumPy's numbers count too; True and False do not."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _is_union(annotation: Any) -> bool:

@@ -65,7 +65,7 @@ class DeviceTrainer(Trainer):
 
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
-        self._start()
+        self.learner, self.ring = self._start()
         self._loop = Loop(setting.algorithm, env, setting.num_envs, self.cadence.block_updates)
         members = setting.num_seeds
         self._world = jax.jit(jax.vmap(self._loop.begin))(

@@ -2,11 +2,11 @@
 
 One iteration is
 
-    act → add the previous step and update (asynchronously) → step the environments
+    act → hand over the previous step for learning → step the environments
 
-The update of iteration t learns from steps up to t − 1: that fixed lag is what lets the
-environments step while it runs. Acting is dispatched first, so the action is ready before the
-update starts; nothing waits except for the action itself.
+Learning runs beside the environments' step. The update of iteration t learns from steps up to
+t − 1 and its policy acts from iteration t + 1 on: that lag is fixed, so nothing waits and runs
+stay reproducible.
 """
 
 from functools import partial
@@ -17,13 +17,14 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.engine.actions import uniform_actions, with_members
+from understudy.engine.learning import LearningSide, learning_side
 from understudy.engine.members import ACTING, member_keys, over_members
 from understudy.engine.packing import Parcel
 from understudy.engine.trainer import Setting, Trainer
-from understudy.engine.updates import Learner, updates
+from understudy.engine.updates import Learner
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.experience import Ring, add
-from understudy.types import ArraySpec, Continuous, Key, Spec, Transition, Tree
+from understudy.experience import Ring
+from understudy.types import ArraySpec, Continuous, Key, Spec, Tree
 
 
 @final
@@ -33,142 +34,123 @@ class HostTrainer(Trainer):
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
         self._envs = envs
-        self._start()
+        self._parcel = Parcel(_step_fields(setting.spec))
+        self.side = learning_side(setting.algorithm, self._parcel, *self._start())
         members, num_envs = setting.num_seeds, setting.num_envs
-        self._parcel = Parcel(_report_fields(setting.spec))
-        self._programs = Programs(setting, self._parcel, self.learner)
-        self._memory = with_members(setting.algorithm.memory(num_envs), members)
-        self._act_key = member_keys(setting.seed, members, ACTING)
+        self.act, self.act_randomly = act_programs(setting, self.side)
+        # Committed to where acting happens: the act programs follow them there.
+        memory = with_members(setting.algorithm.memory(num_envs), members)
+        keys = member_keys(setting.seed, members, ACTING)
+        self._memory, self._act_key = jax.device_put((memory, keys), self.side.act_device)
         self._tally = EpisodeTally(members, num_envs)
-        self._arrived: Any = None  # the packed report of the last step
-        self._acted: Any = None  # (observation, action) that led to it, on the device
-
-    @property
-    def learner(self) -> Learner:
-        return jax.tree.unflatten(self._structure, self._leaves)
-
-    @learner.setter
-    def learner(self, learner: Learner) -> None:
-        # Between programs only the leaves are held: taking modules apart and putting them
-        # together costs Python more time than a small network's update takes.
-        self._leaves, self._structure = jax.tree.flatten(learner)
+        self._observation: Any = None  # what to act on next, [K, N, ...] …
+        self._first = np.ones((members, num_envs), bool)  # … and where an episode begins
+        self._happened: Any = None  # the last step, packed for the device
 
     def advance(self, iterations: int) -> None:
-        programs = self._programs
-        if self._arrived is None:
-            self._arrived = self._pack_reset(self._envs.reset())
+        if self._observation is None:
+            self._observation = self._by_member(self._envs.reset())
         for _ in range(iterations):
-            act = programs.random if self._acting_randomly() else programs.act
-            action, report, self._memory, self._act_key = act(
-                programs.policy(self._leaves), self._memory, self._arrived, self._act_key
+            policy = self.side.policy()
+            if self.side.frees_policy:
+                self._learn()
+            act = self.act_randomly if self._acting_randomly() else self.act
+            action, self._memory, self._act_key = act(
+                policy, self._memory, self._observation, self._first, self._act_key
             )
-            if self._acted is not None:
-                self._learn(report)
-            step = self._envs.step(programs.to_host(action))
+            if not self.side.frees_policy:
+                self._learn()
+            action = np.asarray(action)
+            step = self._envs.step(action.reshape(-1, *action.shape[2:]))
             self._tally.count(step)
-            self._acted, self._arrived = (report["observation"], action), self._pack(step)
+            self._happened = self._pack(action, step)
+            self._observation = self._by_member(step.observation)
+            self._first = self._by_member(step.last | ~step.valid)
             self.position.iterations += 1
 
     def _acting_randomly(self) -> bool:
         return self.cadence.random(self.position.iterations)
 
-    def _learn(self, report: dict[str, Array]) -> None:
-        """Add the step that has arrived and do the updates it owes; returns at once."""
+    def _learn(self) -> None:
+        """Have the last step added and the updates it owes done; returns at once."""
+        if self._happened is None:
+            return
         count = self.cadence.updates_after(self.position.iterations - 1)
-        index = np.int32(self.position.updates)
-        self._leaves, self.ring = self._programs.learn(
-            self._leaves, self.ring, *self._acted, report, index, count
-        )
+        self.side.learn(self._happened, count)
         self.position.updates += count
 
-    def _pack(self, step: HostStep) -> np.ndarray:
-        return self._block(step._asdict() | {"first": step.last | ~step.valid})
+    def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:
+        """What happened as one block [K, N, bytes]."""
+        rows = len(step.reward)
+        acted = {
+            "observation": self._observation.reshape(step.observation.shape),
+            "action": action.reshape(rows, *action.shape[2:]),
+        }
+        return self._by_member(self._parcel.pack(rows, step._asdict() | acted))
 
-    def _pack_reset(self, observation: np.ndarray) -> np.ndarray:
-        begun = {"observation": observation, "next_observation": observation, "reward": 0.0}
-        flags = {"terminated": False, "last": False, "valid": False, "first": True}
-        return self._block(begun | flags)
+    def _by_member(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(self.setting.num_seeds, self.setting.num_envs, *rows.shape[1:])
 
-    def _block(self, report: dict[str, Any]) -> np.ndarray:
-        members, num_envs = self.setting.num_seeds, self.setting.num_envs
-        return self._parcel.pack(members * num_envs, report).reshape(members, num_envs, -1)
+    @property
+    def learner(self) -> Learner:
+        return self.side.learner
+
+    @learner.setter
+    def learner(self, learner: Learner) -> None:
+        self.side.learner = learner
+
+    @property
+    def ring(self) -> Ring:
+        return self.side.ring
+
+    @ring.setter
+    def ring(self, ring: Ring) -> None:
+        self.side.ring = ring
+
+    def resume(self, state: Any, iterations: int, updates: int) -> None:
+        super().resume(state, iterations, updates)
+        self.side.restart_counting(updates)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._tally.take()
 
     def close(self) -> None:
+        self.side.close()
         self._envs.close()
 
 
-@final
-class Programs:
-    """The compiled halves of an iteration, lifted over members."""
+def act_programs(setting: Setting, side: LearningSide) -> tuple[Any, Any]:
+    """The compiled act programs, by policy and at random, lifted over members."""
 
-    def __init__(self, setting: Setting, parcel: Parcel, learner: Learner):
-        algorithm, members = setting.algorithm, setting.num_seeds
-        places, structure = _places(learner)
-        policy_places, policy_structure = jax.tree.flatten(algorithm.policy(places.state))
+    def act(policy: Any, memory: Tree, observation: Array, first: Array, key: Key, random: bool):
+        key, draw_key = jax.random.split(key)
+        if random:
+            return uniform_actions(setting.spec, setting.num_envs, draw_key), memory, key
+        action, memory, _ = setting.algorithm.act(
+            side.read_policy(policy), memory, observation, first, draw_key, True
+        )
+        return action, memory, key
 
-        def act(policy: list[Array], memory: Tree, arrived: Array, key: Key, random: bool):
-            report = parcel.unpack(arrived)
-            key, draw_key = jax.random.split(key)
-            if random:
-                action = uniform_actions(setting.spec, setting.num_envs, draw_key)
-            else:
-                slice_ = jax.tree.unflatten(policy_structure, policy)
-                observation, first = report["observation"], report["first"]
-                action, memory, _ = algorithm.act(
-                    slice_, memory, observation, first, draw_key, True
-                )
-            return action, report, memory, key
-
-        def learn(learner: Learner, ring: Ring, observation, action, report, index, count: int):
-            facts = (report[name] for name in ("reward", "terminated", "last", "next_observation"))
-            ring = add(ring, Transition(observation, action, *facts), report["valid"])
-            if count:
-                learner = updates(algorithm, learner, ring, index, count)
-            return learner, ring
-
-        def learn_members(leaves, ring, observation, action, report, index, count):
-            lifted = over_members(partial(learn, count=count), members, shared=(5,))
-            learner = jax.tree.unflatten(structure, leaves)
-            learner, ring = lifted(learner, ring, observation, action, report, index)
-            return jax.tree.leaves(learner), ring
-
-        self.act = jax.jit(over_members(partial(act, random=False), members))
-        self.random = jax.jit(over_members(partial(act, random=True), members))
-        self.learn = jax.jit(learn_members, donate_argnums=(0, 1), static_argnums=6)
-        self._policy_places = policy_places
-        self._rows = (members * setting.num_envs, *_action_shape(setting.spec))
-
-    def policy(self, leaves: list[Array]) -> list[Array]:
-        """The acting slice, out of the learner's leaves."""
-        return [leaves[place] for place in self._policy_places]
-
-    def to_host(self, action: Array) -> np.ndarray:
-        return np.asarray(action).reshape(self._rows)
-
-
-def _places(learner: Learner) -> tuple[Learner, Any]:
-    """The learner with each leaf replaced by its place among the leaves; and its structure."""
-    leaves, structure = jax.tree.flatten(learner)
-    return jax.tree.unflatten(structure, range(len(leaves))), structure
+    members = setting.num_seeds
+    by_policy = jax.jit(over_members(partial(act, random=False), members))
+    return by_policy, jax.jit(over_members(partial(act, random=True), members))
 
 
 def _action_shape(spec: Spec) -> tuple[int, ...]:
     return (spec.action.size,) if isinstance(spec.action, Continuous) else ()
 
 
-def _report_fields(spec: Spec) -> dict[str, ArraySpec]:
+def _step_fields(spec: Spec) -> dict[str, ArraySpec]:
     flag = ArraySpec((), "bool")
+    kind = "float32" if isinstance(spec.action, Continuous) else "int32"
     return {
         "observation": spec.observation,
-        "next_observation": spec.observation,
+        "action": ArraySpec(_action_shape(spec), kind),
         "reward": ArraySpec(()),
         "terminated": flag,
         "last": flag,
+        "next_observation": spec.observation,
         "valid": flag,
-        "first": flag,
     }
 
 

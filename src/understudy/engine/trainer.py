@@ -13,7 +13,7 @@ from understudy.algorithms.base import Algorithm
 from understudy.engine.cadence import Cadence
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.updates import Learner, Meter, empty_meter, metric_names
-from understudy.experience import create, size_in_bytes
+from understudy.experience import Ring, create, size_in_bytes
 from understudy.types import ConfigError, Key, Spec, UnderstudyError
 
 LONGEST_ROW_OF_DISCARDS = 10
@@ -45,6 +45,7 @@ class Trainer(abc.ABC):
     cadence: Cadence
     position: Position
     learner: Learner  # [members, ...]
+    ring: Ring  # [members, ...]
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
@@ -96,7 +97,7 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self) -> None:
+    def _start(self) -> tuple[Learner, Ring]:
         """Initial states and an empty ring, with a member axis."""
         setting = self.setting
         algorithm, appetite = setting.algorithm, setting.algorithm.appetite
@@ -110,11 +111,10 @@ class Trainer(abc.ABC):
             state = algorithm.init(setting.spec, key)
             return Learner(state, empty_meter(len(self._metric_names)))
 
-        self.learner = jax.jit(jax.vmap(initial))(
-            member_keys(setting.seed, members, INITIALISATION)
-        )
-        ring = create(setting.spec, appetite.buffer_size, setting.num_envs)
-        self.ring = jax.tree.map(lambda x: jnp.zeros((members, *x.shape), x.dtype), ring)
+        learner = jax.jit(jax.vmap(initial))(member_keys(setting.seed, members, INITIALISATION))
+        ring = jax.eval_shape(lambda: create(setting.spec, appetite.buffer_size, setting.num_envs))
+        empty = jax.tree.map(lambda x: jnp.zeros((members, *x.shape), x.dtype), ring)
+        return learner, empty
 
 
 def check_memory(needed: int) -> None:

@@ -8,8 +8,8 @@ from understudy.types import Tree
 
 
 def polyak(target: Tree, online: Tree, tau: Float[Array, ""]) -> Tree:
-    """Move `target` a fraction `tau` towards `online`; tau = 1 is a hard copy."""
-    return jax.tree.map(lambda old, new: old + tau * (new - old), target, online)
+    """Move `target` a fraction `tau` towards `online`; tau = 1 is a hard copy, to the bit."""
+    return jax.tree.map(lambda old, new: new + (1.0 - tau) * (old - new), target, online)
 
 
 def bootstrapped(

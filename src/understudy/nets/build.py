@@ -19,7 +19,7 @@ def make_actor(head: Any, spec: Spec, config: Any, networks: Networks, key: Key)
     def standard(inputs: int, key: Key) -> MLP:
         return MLP(
             inputs,
-            config.actor_hidden_sizes or config.hidden_sizes,
+            _sizes(config.actor_hidden_sizes, config),
             key,
             activation=config.activation,
             initialisation=config.initialisation,
@@ -38,7 +38,7 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
     def standard(inputs: int, key: Key) -> MLP:
         return MLP(
             inputs,
-            config.critic_hidden_sizes or config.hidden_sizes,
+            _sizes(config.critic_hidden_sizes, config),
             key,
             activation=config.activation,
             layer_norm=config.layer_norm,
@@ -52,3 +52,8 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
         return QCritic(encoder, features, head_key, INITIALISERS[config.initialisation])
 
     return ensemble(make, config.num_critics, key)
+
+
+def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:
+    """A network's own hidden sizes, which may be none at all, or the common ones."""
+    return config.hidden_sizes if own is None else own

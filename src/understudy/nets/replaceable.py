@@ -43,7 +43,8 @@ class PerSample(eqx.Module):
         module = eqx.combine(self.arrays, self.static.tree)
         if x.ndim == 1:
             return module(x)
-        return jax.vmap(module)(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        features = jax.vmap(module)(x.reshape(-1, x.shape[-1]))
+        return features.reshape(*x.shape[:-1], *features.shape[1:])
 
 
 @final

@@ -143,12 +143,13 @@ class SAC(Algorithm):
         metrics = {
             "actor_loss": actor_loss,
             "critic_loss": critic_loss,
-            "ent_coef_loss": entropy_loss,
             "ent_coef": coeff,
             "entropy": -jnp.mean(log_prob),
             "q_mean": jnp.mean(target + error),
             **addon_metrics,
         }
+        if self.config.entropy_coeff is None:
+            metrics["ent_coef_loss"] = entropy_loss
         gradients = Gradients(actor_gradient, critic_gradient, temperature_gradient, due)
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 

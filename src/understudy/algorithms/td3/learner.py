@@ -137,7 +137,7 @@ class TD3(Algorithm):
         actor_gradient, actor_metrics = when(
             due.actor,
             lambda: differentiate_actor(state.actor),
-            lambda: _absent(shapes),
+            lambda: _absent(*shapes),
         )
         metrics = {
             "critic_loss": critic_loss,
@@ -191,8 +191,8 @@ class TD3(Algorithm):
         return evaluate_ensemble(state.critic, observation, action)
 
 
-def _absent(shapes: tuple[Tree, Metrics]) -> tuple[Tree, Metrics]:
-    """What a skipped actor contributes: no gradient, and metrics that no mean will count."""
-    gradient, metrics = shapes
+def _absent(gradient: Tree, metrics: Tree) -> tuple[Tree, Tree]:
+    """What a skipped actor contributes, given the shapes: no gradient, and metrics that no mean
+    will count."""
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
-    return zeros, {name: jnp.full(x.shape, jnp.nan, x.dtype) for name, x in metrics.items()}
+    return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)

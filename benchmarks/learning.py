@@ -1,0 +1,130 @@
+"""How well an algorithm learns: K seeds in one program, every evaluation kept as raw CSV.
+
+    python benchmarks/learning.py sac HalfCheetah-v5 --steps 100000 --seeds 3
+
+Settings are the environment's preset. Rows of kind "training" are evaluations on the way; rows
+of kind "final" are the last policy's, over more episodes. Wall seconds run from the first step
+and include compilation and the evaluations before. Works from a checkout too: PYTHONPATH=src.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+
+import understudy as us
+
+COLUMNS = ("algorithm", "env", "seed", "steps", "kind", "episodes", "mean_return", "wall_seconds")
+
+
+class Evaluations:
+    """An observer that prints each evaluation and keeps it, a row per seed."""
+
+    def __init__(self, options: argparse.Namespace, file: TextIO):
+        self._options, self._file = options, file
+        self._writer = csv.writer(file, lineterminator="\n")
+        self._writer.writerow(COLUMNS)
+
+    def __call__(self, facts: dict[str, Any]) -> None:
+        if "eval/mean_reward" not in facts:
+            return
+        means = facts.get("eval/mean_reward_per_seed", [facts["eval/mean_reward"]])
+        steps, seconds = facts["time/total_steps"], facts["time/time_elapsed"]
+        self.keep("training", steps, self._options.episodes, means, seconds)
+
+    def keep(
+        self, kind: str, steps: int, episodes: int, means: list[float], seconds: float
+    ) -> None:
+        options = self._options
+        for seed, mean in enumerate(means, start=options.seed):
+            row = [options.algorithm, options.env, seed, steps, kind, episodes]
+            self._writer.writerow([*row, f"{mean:.3f}", f"{seconds:.2f}"])
+        self._file.flush()  # a run that is cut off leaves what it had
+        each = " ".join(f"{mean:.1f}" for mean in means)
+        average = sum(means) / len(means)
+        print(
+            f"{kind} {steps:>9,} steps {seconds:8.1f} s  mean {average:9.1f}  [{each}]", flush=True
+        )
+
+
+def train(options: argparse.Namespace, path: Path) -> str:
+    """Train, evaluate and write; gives the summary to print."""
+    algorithms = {"sac": us.SAC, "td3": us.TD3}
+    agent = algorithms[options.algorithm](
+        options.env,
+        seed=options.seed,
+        num_seeds=options.seeds,
+        num_envs=options.envs,
+        device=options.device,
+    )
+    run = us.RunConfig(
+        log_every=min(1_000, options.evaluate_every),
+        evaluate_every=options.evaluate_every,
+        evaluation_episodes=options.episodes,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        evaluations = Evaluations(options, file)
+        try:
+            summary = agent.train(options.steps, run=run, observers=(evaluations,), progress=False)
+            began = time.perf_counter()
+            returns = agent.evaluate(options.final_episodes)["returns"]
+        finally:
+            agent.close()
+        by_seed = returns if options.seeds > 1 else [returns]
+        means = [sum(episodes) / len(episodes) for episodes in by_seed]
+        seconds = summary.seconds + time.perf_counter() - began
+        evaluations.keep("final", agent.steps, options.final_episodes, means, seconds)
+    return summarise(options, agent, means, summary.seconds)
+
+
+def summarise(
+    options: argparse.Namespace, agent: us.Agent, means: list[float], seconds: float
+) -> str:
+    device = jax.devices(options.device)[0]
+    precision = jax.config.jax_default_matmul_precision or "default"
+    rate = agent.steps / seconds
+    rows = {
+        "run": f"{agent.name} on {options.env}, {agent.steps:,} steps, preset: {agent.preset}",
+        "seeds": f"{options.seed}–{options.seed + options.seeds - 1}, {options.envs} env(s) each",
+        "mean over seeds": f"{sum(means) / len(means):.1f}",
+        "per seed": ", ".join(f"{mean:.1f}" for mean in means),
+        "evaluation": f"{options.final_episodes} episodes a seed, last policy, deterministic",
+        "wall time": f"{seconds:.1f} s with evaluations ({rate:,.0f} steps/s a seed)",
+        "device": f"{device.device_kind}, jax {jax.__version__}, matmul precision {precision}",
+    }
+    return "\n".join(f"| {name:15} | {value} |" for name, value in rows.items())
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("algorithm", type=str.lower, choices=("sac", "td3"), metavar="ALGO")
+    add("env", metavar="ENV", help='a Gymnasium id, or "jax:ID"')
+    add("--steps", type=int, required=True, help="environment steps per seed")
+    add("--seeds", type=int, default=1, help="how many, all in one program")
+    add("--seed", type=int, default=0, help="the first seed")
+    add("--envs", type=int, default=1, help="environments per seed")
+    add("--evaluate-every", type=int, help="steps (default: a twentieth of all)")
+    add("--episodes", type=int, default=10, help="episodes per evaluation on the way")
+    add("--final-episodes", type=int, default=20, help="episodes of the last evaluation")
+    add("--device", choices=("cpu", "gpu"))
+    add("--results", type=Path, default=Path(__file__).resolve().parent / "results")
+    options = parser.parse_args()
+    options.evaluate_every = options.evaluate_every or max(1, options.steps // 20)
+    return options
+
+
+def main() -> None:
+    options = parse()
+    env = options.env.replace(":", "-").replace("/", "-")
+    path = options.results / f"learning_{options.algorithm}_{env}.csv"
+    print(train(options, path))
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

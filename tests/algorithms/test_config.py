@@ -1,0 +1,133 @@
+"""Configs: frozen, complete, documented, and refused as a whole when wrong."""
+
+import dataclasses
+
+import pytest
+
+from understudy.algorithms.sac import SACConfig
+from understudy.algorithms.settings import field_docs
+from understudy.algorithms.td3 import TD3Config
+from understudy.types import ConfigError
+
+configs = pytest.mark.parametrize("config", [TD3Config, SACConfig])
+
+
+def refusal(config, **settings) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(**settings)
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith(config.__name__)
+    return message
+
+
+@configs
+def test_an_unknown_field_is_answered_with_the_nearest(config):
+    assert "'learning_rte' (did you mean 'learning_rate'?)" in refusal(config, learning_rte=1e-3)
+    assert "unknown field 'zzz'" in refusal(config, zzz=1)
+
+
+@configs
+def test_all_problems_are_told_at_once(config):
+    message = refusal(config, gamma=1.01, batch_size=100, buffer_size=50, min_buffer_size=10)
+    assert "gamma must be at most 1, got 1.01" in message
+    assert "batch_size 100 is larger than buffer_size 50" in message
+    message = refusal(config, gama=0.9, tau=0.0, batch_size="big")
+    assert "'gama' (did you mean 'gamma'?)" in message
+    assert "tau must be above 0" in message and "batch_size must be a whole number" in message
+
+
+@configs
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"learning_rate": "3e-4"}, "learning_rate must be a number, got '3e-4'"),
+        ({"learning_rate": float("nan")}, "learning_rate must be finite"),
+        ({"learning_rate": float("inf")}, "learning_rate must be finite"),
+        ({"learning_rate": -1e-4}, "learning_rate must be at least 0"),
+        ({"learning_rate": None}, "learning_rate must be a number"),
+        ({"learning_rate": True}, "learning_rate must be a number"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": float("nan")}, "batch_size must be a whole number"),
+        ({"batch_size": True}, "batch_size must be a whole number"),
+        ({"hidden_sizes": (64, 0)}, "hidden_sizes must be at least 1"),
+        ({"hidden_sizes": 64}, "hidden_sizes must be a list of whole numbers"),
+        ({"hidden_sizes": (64, "64")}, "hidden_sizes must be"),
+        ({"activation": "rely"}, "did you mean 'relu'"),
+        ({"layer_norm": 1}, "layer_norm must be true or false"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
+        ({"buffer_size": 500}, "min_buffer_size 1000 is larger than buffer_size 500"),
+        ({"n_step": 10**7}, "n_step"),
+        ({"updates_per_step": 0.0}, "updates_per_step must be above 0"),
+    ],
+)
+def test_wrong_values(config, settings, words):
+    assert words in refusal(config, **settings)
+
+
+@configs
+def test_exact_conversions_are_made(config):
+    made = config(buffer_size=5e3, batch_size=64.0, learning_rate=1, hidden_sizes=[32, 16.0])
+    assert (made.buffer_size, type(made.buffer_size)) == (5000, int)
+    assert (made.batch_size, type(made.batch_size)) == (64, int)
+    assert (made.learning_rate, type(made.learning_rate)) == (1.0, float)
+    assert made.hidden_sizes == (32, 16) and isinstance(made.hidden_sizes, tuple)
+    assert made == config(buffer_size=5000, batch_size=64, learning_rate=1.0, hidden_sizes=(32, 16))
+    hash(made)
+
+
+@configs
+def test_optional_rates_may_stay_open(config):
+    assert config().actor_learning_rate is None
+    assert config(actor_learning_rate=1).actor_learning_rate == 1.0
+    assert "actor_learning_rate" not in config().moving()
+    assert config(actor_learning_rate=1).moving()["actor_learning_rate"] == 1.0
+
+
+@configs
+def test_presets_construct(config):
+    assert "Pendulum-v1" in config.presets
+    for name, settings in config.presets.items():
+        made, used = config.for_environment(name)
+        assert used == name and made == config(**settings)
+        assert config.for_environment(f"jax:{name}") == (made, name)
+    assert config.for_environment("Unheard-v0") == (config(), "defaults")
+    assert config.for_environment(None) == (config(), "defaults")
+
+
+@configs
+def test_every_field_is_documented(config):
+    names = {field.name for field in dataclasses.fields(config)}
+    docs = field_docs(config)
+    assert set(docs) == names
+    for name, text in docs.items():
+        assert len(text) > 8 and text.endswith("."), name
+
+
+@configs
+def test_configs_are_frozen(config):
+    made = config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.gamma = 0.5
+    changed = dataclasses.replace(made, gamma=0.5)
+    assert (made.gamma, changed.gamma) == (0.99, 0.5)
+    with pytest.raises(ConfigError):
+        dataclasses.replace(made, gamma=2.0)
+
+
+def test_the_papers_defaults():
+    td3, sac = TD3Config(), SACConfig()
+    assert (td3.policy_delay, td3.policy_noise, td3.noise_clip) == (2, 0.2, 0.5)
+    assert td3.exploration_noise == 0.1
+    assert (sac.entropy_coeff, sac.target_entropy, sac.use_log_entropy) == (None, None, True)
+    for config in (td3, sac):
+        assert (config.gamma, config.tau, config.num_critics) == (0.99, 0.005, 2)
+        assert config.max_grad_norm is None and config.updates_per_step == 1.0
+
+
+def test_appetite_is_the_config():
+    made = SACConfig(batch_size=32, n_step=3, update_every=4, updates_per_step=0.5, start_steps=7)
+    appetite = made.appetite
+    assert (appetite.batch_size, appetite.n_step, appetite.start_steps) == (32, 3, 7)
+    assert (appetite.update_every, appetite.updates_per_step) == (4, 0.5)
+    assert (appetite.buffer_size, appetite.min_buffer_size) == (1_000_000, 1_000)

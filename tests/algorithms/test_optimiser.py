@@ -1,0 +1,157 @@
+"""Temperature, step sizes, clipping, targets and users' additions to the loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from algorithm_cases import KEY, SMALL, SPEC, Case, case, make_batch, same
+
+from understudy.types import ConfigError
+
+both = pytest.mark.parametrize("name", ["td3", "sac"])
+
+
+def test_a_fixed_temperature_means_itself():
+    """The trap: 0.2 taken for a logarithm would be exp(0.2) = 1.22."""
+    made = case("sac", entropy_coeff=0.2)
+    assert float(made.algorithm.entropy_coeff(made.state)) == np.float32(0.2)
+    new, aux = made.update()
+    assert float(aux.metrics["ent_coef"]) == np.float32(0.2)
+    assert same(new.temperature, made.state.temperature)  # and it stays
+    # the loss uses that very number: it is α·mean(log π) − mean(min Q), linear in α
+    batch = make_batch()._replace(weight=jnp.ones(8))
+    at = {
+        alpha: made.gradients(made.with_hyper(entropy_coeff=alpha), batch)[1].metrics
+        for alpha in (0.0, 0.2)
+    }
+    slope = (at[0.2]["actor_loss"] - at[0.0]["actor_loss"]) / 0.2
+    assert float(slope) == pytest.approx(-float(at[0.0]["entropy"]), rel=1e-3)
+
+
+@pytest.mark.parametrize("use_log", [True, False])
+def test_the_temperature_starts_where_it_is_told(use_log):
+    made = case("sac", use_log_entropy=use_log, initial_entropy_coeff=0.5)
+    assert float(made.algorithm.entropy_coeff(made.state)) == pytest.approx(0.5)
+    assert float(made.gradients()[1].metrics["ent_coef"]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("use_log", [True, False])
+@pytest.mark.parametrize("target, sign", [(100.0, 1.0), (-100.0, -1.0)])
+def test_the_temperature_follows_the_entropy(use_log, target, sign):
+    """Up while the entropy is below its target, down above it; never to zero or below."""
+    made = case("sac", use_log_entropy=use_log, initial_entropy_coeff=0.5)
+    state = made.with_hyper(target_entropy=target, entropy_learning_rate=0.1)
+    coefficients = [float(made.algorithm.entropy_coeff(state))]
+    for index in range(12):
+        state, _ = made.update(state, index=index)
+        coefficients.append(float(made.algorithm.entropy_coeff(state)))
+    steps = sign * np.diff(coefficients)
+    assert steps[0] > 1e-3 and np.all(steps >= 0.0)
+    assert min(coefficients) > 0.0 and np.all(np.isfinite(coefficients))
+
+
+def test_the_target_entropy_is_minus_the_dimensions_unless_told():
+    assert float(case("sac").state.hyper["target_entropy"]) == -2.0
+    told = case("sac", target_entropy=-0.5)
+    assert float(told.state.hyper["target_entropy"]) == -0.5
+
+
+@both
+def test_first_step_of_adam(name):
+    """Adam's first step is the learning rate times the gradient's sign, network by network."""
+    made = case(name)
+    state = made.with_hyper(actor_learning_rate=0.003, critic_learning_rate=0.02)
+    gradients, _ = made.gradients(state)
+    new = made.apply(state, gradients)
+    for part, rate in (("actor", 0.003), ("critic", 0.02)):
+        trees = (getattr(x, part) for x in (state, new, gradients))
+        for before, after, slope in zip(*map(jax.tree.leaves, trees), strict=True):
+            step = np.asarray(before) - np.asarray(after)
+            clear = np.abs(slope) > 1e-4  # beside Adam's ε
+            np.testing.assert_allclose(step[clear], rate * np.sign(slope)[clear], rtol=1e-2)
+
+
+@both
+def test_targets_follow_the_new_networks_by_tau(name):
+    made = case(name)
+    for tau in (0.25, 1.0):
+        state = made.with_hyper(tau=tau)
+        new, _ = made.update(state)
+        for target in [n for n in state._fields if n.startswith("target")]:
+            trees = [getattr(state, target), getattr(new, target)]
+            trees.append(getattr(new, target.removeprefix("target_")))
+            for old, moved, online in zip(*map(jax.tree.leaves, trees), strict=True):
+                want = (1 - tau) * np.asarray(old) + tau * np.asarray(online)
+                np.testing.assert_allclose(moved, want, rtol=1e-5, atol=1e-6)
+
+
+@both
+def test_max_grad_norm_clips_each_network(name):
+    """Seen in Adam's first moment, a tenth of the gradient it was given."""
+    plain, clipped = case(name), case(name, max_grad_norm=0.01)
+    huge, _ = plain.gradients()
+    tiny = huge._replace(
+        actor=jax.tree.map(lambda x: 1e-4 * x, huge.actor),
+        critic=jax.tree.map(lambda x: 1e-4 * x, huge.critic),
+    )
+    for part in ("actor", "critic"):
+        norm = float(optax.tree.norm(getattr(huge, part)))
+        assert norm > 0.02
+
+        def moment(made, gradients, part=part):
+            moments = getattr(made.apply(made.state, gradients), f"{part}_moments")
+            return 10 * float(optax.tree.norm(optax.tree.get(moments, "mu")))
+
+        assert moment(plain, huge) == pytest.approx(norm, rel=1e-4)
+        assert moment(clipped, huge) == pytest.approx(0.01, rel=1e-4)
+        assert moment(clipped, tiny) == pytest.approx(1e-4 * norm, rel=1e-3)
+
+
+def smaller_bias(actor, batch, key):
+    size = jnp.sum(actor.head.bias**2)
+    return 0.5 * size, {"bias_size": size}
+
+
+def constant(actor, batch, key):
+    return jnp.float32(3.0), {"batch": jnp.mean(batch.reward), "draw": jax.random.uniform(key)}
+
+
+@both
+def test_addons_join_the_actors_loss(name):
+    plain, added = case(name), Case(name, loss_addons=(smaller_bias, constant))
+    (before, before_aux), (after, after_aux) = plain.gradients(), added.gradients()
+    bias = plain.state.actor.head.bias
+    size = float(jnp.sum(bias**2))
+    more = float(after_aux.metrics["actor_loss"] - before_aux.metrics["actor_loss"])
+    assert more == pytest.approx(0.5 * size + 3.0, rel=1e-4)
+    assert float(after_aux.metrics["bias_size"]) == pytest.approx(size, rel=1e-5)
+    assert float(after_aux.metrics["batch"]) == pytest.approx(float(make_batch().reward.mean()))
+    # the gradient of ½·b² is b, and nothing else moves
+    np.testing.assert_allclose(
+        after.actor.head.bias - before.actor.head.bias, bias, rtol=1e-3, atol=1e-5
+    )
+    np.testing.assert_allclose(after.actor.head.weight, before.actor.head.weight, atol=1e-5)
+    if name == "td3":  # an actor that is not due reports nothing
+        metrics = added.gradients(index=1)[1].metrics
+        assert np.isnan(metrics["bias_size"]) and np.isnan(metrics["draw"])
+
+
+@both
+def test_an_addon_of_the_wrong_shape_is_named(name):
+    def lopsided(actor, batch, key):
+        return jnp.mean(actor.head.weight, axis=0), {}
+
+    made = Case(name, loss_addons=(lopsided,))
+    with pytest.raises(ConfigError, match=r"'lopsided' must return a scalar, got shape"):
+        jax.eval_shape(made.raw_gradients, made.state, make_batch(), KEY, jnp.int32(0))
+
+
+@both
+def test_moving_settings_live_in_the_state(name):
+    made = case(name)
+    moving = made.algorithm.config.moving()
+    assert moving["learning_rate"] == SMALL["learning_rate"]
+    state = made.algorithm.init(SPEC, KEY)
+    for setting, value in moving.items():
+        assert float(state.hyper[setting]) == np.float32(value)

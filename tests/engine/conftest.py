@@ -1,0 +1,44 @@
+"""Small trainers, and the scripted environment of the environments' tests."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "envs"))
+
+from understudy.algorithms import find
+from understudy.engine.device import DeviceTrainer
+from understudy.engine.host import HostTrainer
+from understudy.engine.trainer import Setting
+from understudy.envs.make import resolve
+from understudy.envs.seeds import EpisodeSeeds
+
+SMALL = dict(
+    hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
+)
+
+
+def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, **settings):
+    """A trainer of a small agent, on the loop that the environment belongs to."""
+    cls = find(algorithm)
+    learner = cls(cls.config_class(**(SMALL | settings)))
+    source = resolve(env, num_envs)
+    setting = Setting(learner, source.spec, seed, num_seeds, num_envs)
+    if isinstance(env, str) and env.startswith("jax:"):
+        return DeviceTrainer(setting, source)
+    seeds = EpisodeSeeds(seed, num_envs, num_seeds)
+    return HostTrainer(setting, source.make_host(num_seeds * num_envs, seeds))
+
+
+@pytest.fixture
+def make_trainer():
+    made = []
+
+    def make(*arguments, **settings):
+        made.append(build_trainer(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()

@@ -1,0 +1,85 @@
+"""When things happen, checked against a plain count of what is owed."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.algorithms.base import Replay
+from understudy.engine.cadence import Cadence, next_multiple
+
+
+def cadence(num_envs=1, **changes):
+    standard = dict(
+        buffer_size=1000, batch_size=4, n_step=1, start_steps=10, min_buffer_size=6,
+        updates_per_step=1.0, update_every=1,
+    )  # fmt: skip
+    return Cadence.of(Replay(**(standard | changes)), num_envs)
+
+
+def test_one_update_per_step_once_the_ring_holds_enough():
+    one = cadence()
+    assert [one.updates_after(i) for i in range(8)] == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert [one.random(i) for i in (0, 9, 10, 11)] == [True, True, False, False]
+
+
+def test_random_steps_and_the_first_update_are_two_different_things():
+    early = cadence(start_steps=100, min_buffer_size=1)
+    assert early.updates_after(0) == 1 and early.random(99) and not early.random(100)
+    late = cadence(start_steps=0, min_buffer_size=50)
+    assert not late.random(0) and late.updates_after(48) == 0 and late.updates_after(49) == 1
+
+
+def test_the_ratio_is_per_transition_whatever_the_number_of_environments():
+    for num_envs in (1, 2, 4, 8):
+        many = cadence(num_envs, min_buffer_size=8)
+        iterations = range(many.first_learning_iteration + 1, 200)
+        updates = sum(many.updates_after(i) for i in iterations)
+        assert updates == len(iterations) * num_envs
+
+
+def test_blocks():
+    blocks = cadence(update_every=50, min_buffer_size=50, updates_per_step=2.0)
+    done = [blocks.updates_after(i) for i in range(200)]
+    assert [i for i, count in enumerate(done) if count] == [49, 99, 149, 199]
+    assert set(done) == {0, 100}
+
+
+def test_no_burst_for_blocks_that_ended_before_learning_began():
+    late = cadence(update_every=4, min_buffer_size=100)
+    assert sum(late.updates_after(i) for i in range(99)) == 0
+    assert late.updates_after(99) == 4
+
+
+def test_refilling_waits_again_but_owes_nothing():
+    one = cadence().refilling(1000)
+    assert [one.updates_after(i) for i in (1000, 1004, 1005, 1006)] == [0, 0, 1, 1]
+    assert not one.random(1000)
+
+
+@given(
+    ratio=st.sampled_from([0.1, 0.25, 0.3, 0.5, 1.0, 1.5, 2.0, 20.0]),
+    update_every=st.integers(1, 12),
+    num_envs=st.integers(1, 9),
+)
+def test_the_ratio_holds_exactly_over_whole_blocks(ratio, update_every, num_envs):
+    any_ = cadence(num_envs, updates_per_step=ratio, update_every=update_every, min_buffer_size=1)
+    assert any_.block_iterations * num_envs % update_every == 0
+    exact = Fraction(ratio).limit_denominator(1000) * any_.block_iterations * num_envs
+    assert any_.block_updates == exact
+    iterations = 5 * any_.block_iterations
+    assert sum(any_.updates_after(i) for i in range(iterations)) == 5 * any_.block_updates
+
+
+@given(start=st.integers(0, 60), length=st.integers(1, 40), update_every=st.integers(1, 5))
+def test_steady_means_every_block_updates_and_nothing_is_random(start, length, update_every):
+    one = cadence(update_every=update_every)
+    stop = start + length
+    if one.steady(start, stop):
+        done = [one.updates_after(i) for i in range(start, stop)]
+        assert sum(done) == length // one.block_iterations * one.block_updates
+        assert not any(one.random(i) for i in range(start, stop))
+
+
+def test_next_multiple():
+    assert [next_multiple(p, 10) for p in (0, 9, 10, 11)] == [10, 10, 20, 20]

@@ -1,0 +1,136 @@
+"""The host loop stores exactly what happened and updates exactly when it should."""
+
+import jax
+import numpy as np
+import pytest
+from scripted import HIGH, LOW, SCRIPT, Scripted
+
+from understudy.engine import host
+from understudy.engine.learning import OnAccelerator, OnHost
+
+
+def stored_rows(trainer, member=0):
+    """What a member's ring holds, lane by lane, oldest first, as NumPy."""
+    ring = jax.device_get(jax.tree.map(lambda x: x[member], trainer.ring))
+    return [
+        jax.tree.map(lambda store, lane=lane: store[lane, : ring.stored[lane]], ring.storage)
+        for lane in range(len(ring.stored))
+    ]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs):
+    iterations = 30
+    trainer = make_trainer("td3", lambda: Scripted(rude=True), num_envs=num_envs)
+    trainer.advance(iterations)
+    expected = [
+        (episode, time, time == length - 1 and end != "truncated", time == length - 1)
+        for episode, (length, end) in enumerate(SCRIPT * 10)
+        for time in range(length)
+    ][: iterations - 1]  # the last step is still on its way into the ring
+    for lane in stored_rows(trainer):
+        got = [
+            (int(seen[1]), int(seen[2]), bool(terminated), bool(last))
+            for seen, terminated, last in zip(
+                lane.observation, lane.terminated, lane.last, strict=True
+            )
+        ]
+        assert got == expected
+        # The next observation is the true one: same episode, one step later, also at the end.
+        np.testing.assert_array_equal(lane.next_observation[:, 1], lane.observation[:, 1])
+        np.testing.assert_array_equal(lane.next_observation[:, 2], lane.observation[:, 2] + 1)
+        # Stored actions are normalised; the environment got them in its own bounds.
+        assert np.abs(lane.action).max() <= 1
+        real = LOW + (lane.action + 1) / 2 * (HIGH - LOW)
+        np.testing.assert_allclose(lane.reward, real[:, 0] + 16 * real[:, 1], rtol=1e-5)
+
+
+def test_updates_follow_the_cadence(make_trainer):
+    trainer = make_trainer("sac", "Pendulum-v1", start_steps=5, min_buffer_size=30)
+    trainer.advance(30)
+    assert trainer.position.updates == 0  # the thirtieth step has not been added yet
+    trainer.advance(20)
+    assert trainer.position.updates == 20
+    assert int(trainer.learner.state.updates[0]) == 20
+    assert trainer.steps == 50
+
+
+def test_several_environments_and_blocks(make_trainer):
+    trainer = make_trainer(
+        "td3", "Pendulum-v1", num_envs=4, update_every=8, updates_per_step=0.5, min_buffer_size=16
+    )
+    trainer.advance(21)
+    assert trainer.position.updates == int(trainer.learner.state.updates[0])
+    # Blocks of 8 transitions (2 iterations), 4 updates each, from 16 transitions on.
+    assert trainer.position.updates == 4 * (20 // 2 - 1)
+
+
+def test_stopping_between_calls_changes_nothing(make_trainer):
+    whole = make_trainer("sac", "Pendulum-v1")
+    whole.advance(90)
+    parts = make_trainer("sac", "Pendulum-v1")
+    for count in (1, 19, 33, 37):
+        parts.advance(count)
+    for a, b in zip(jax.tree.leaves(whole.learner), jax.tree.leaves(parts.learner), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_nothing_is_compiled_again_in_the_loop(make_trainer):
+    trainer = make_trainer("td3", "Pendulum-v1")
+    trainer.advance(60)
+    programs = (trainer.act, trainer.side.program)
+    before = [program._cache_size() for program in programs]
+    trainer.advance(60)
+    assert [program._cache_size() for program in programs] == before
+    assert before[1] == 2  # with and without updates
+
+
+def test_the_ring_is_updated_in_place(make_trainer):
+    """No instruction of the compiled program copies an array of the ring's size."""
+    trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
+    trainer.advance(40)
+    side = trainer.side
+    lowered = side.program.lower(side._leaves, side.ring, trainer._happened, side._index, 1)
+    lines = lowered.compile().as_text().splitlines()
+    assert any("54321" in line for line in lines)
+    assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
+
+
+def test_the_accelerator_side_computes_what_the_host_side_does(make_trainer, monkeypatch):
+    """Packed and threaded, on a CPU that plays the accelerator: the same run."""
+    here = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
+    monkeypatch.setattr(host, "learning_side", OnAccelerator)
+    there = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
+    assert isinstance(there.side, OnAccelerator) and isinstance(here.side, OnHost)
+    for trainer in (here, there):
+        trainer.advance(40)
+        trainer.metrics()  # reads and replaces the learner in the middle
+        trainer.advance(30)
+    for a, b in zip(
+        jax.tree.leaves((here.learner, here.ring)),
+        jax.tree.leaves((there.learner, there.ring)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypatch):
+    monkeypatch.setattr(host, "learning_side", OnAccelerator)
+    trainer = make_trainer("td3", "Pendulum-v1")
+    trainer.advance(5)
+
+    def fail(*arguments):
+        raise RuntimeError("out of memory")
+
+    trainer.side.program = fail
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.advance(5)
+
+
+def test_episode_statistics(make_trainer):
+    trainer = make_trainer("td3", Scripted)
+    trainer.advance(sum(length for length, _ in SCRIPT))
+    [(returns, lengths)] = trainer.episodes()
+    assert lengths.tolist() == [length for length, _ in SCRIPT]
+    assert len(returns) == len(SCRIPT) and np.isfinite(returns).all()
+    assert [len(part) for part in trainer.episodes()[0]] == [0, 0]
