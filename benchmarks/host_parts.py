@@ -13,13 +13,13 @@ class HostParts:
     @property
     def block(self) -> Any:
         """A packed step, as it crosses to the device."""
-        return self._trainer._happened
+        return self._trainer._block
 
     def act(self) -> Any:
         """Dispatch the act program; gives the action."""
         trainer = self._trainer
-        seen = trainer._observation, trainer._first
-        return trainer.act(trainer.side.policy(), trainer._memory, *seen, trainer._act_key)[0]
+        policy = trainer.learning.policy()
+        return trainer.act(policy, trainer._memory, trainer._block, trainer._act_key)[0]
 
     def learn(self) -> None:
         """Hand over a step for learning (add, sample, update)."""

@@ -1,12 +1,14 @@
 """The host loop stores exactly what happened and updates exactly when it should."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 from scripted import HIGH, LOW, SCRIPT, Scripted
 
 from understudy.engine import host
-from understudy.engine.learning import OnAccelerator, OnHost
+from understudy.engine.learning import Learning, Leaves, Vectors
 
 
 def stored_rows(trainer, member=0):
@@ -78,7 +80,7 @@ def test_stopping_between_calls_changes_nothing(make_trainer):
 def test_nothing_is_compiled_again_in_the_loop(make_trainer):
     trainer = make_trainer("td3", "Pendulum-v1")
     trainer.advance(60)
-    programs = (trainer.act, trainer.side.program)
+    programs = (trainer.act, trainer.learning.program)
     before = [program._cache_size() for program in programs]
     trainer.advance(60)
     assert [program._cache_size() for program in programs] == before
@@ -89,19 +91,21 @@ def test_the_ring_is_updated_in_place(make_trainer):
     """No instruction of the compiled program copies an array of the ring's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
     trainer.advance(40)
-    side = trainer.side
-    lowered = side.program.lower(side._leaves, side.ring, trainer._happened, side._index, 1)
+    learning = trainer.learning
+    lowered = learning.program.lower(
+        learning._packed, learning.ring, trainer._block, learning._index, 1
+    )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
 
 
-def test_the_accelerator_side_computes_what_the_host_side_does(make_trainer, monkeypatch):
+def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
     """Packed and threaded, on a CPU that plays the accelerator: the same run."""
     here = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
-    monkeypatch.setattr(host, "learning_side", OnAccelerator)
+    monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
     there = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
-    assert isinstance(there.side, OnAccelerator) and isinstance(here.side, OnHost)
+    assert isinstance(there.learning.form, Vectors) and isinstance(here.learning.form, Leaves)
     for trainer in (here, there):
         trainer.advance(40)
         trainer.metrics()  # reads and replaces the learner in the middle
@@ -115,14 +119,14 @@ def test_the_accelerator_side_computes_what_the_host_side_does(make_trainer, mon
 
 
 def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypatch):
-    monkeypatch.setattr(host, "learning_side", OnAccelerator)
+    monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
     trainer = make_trainer("td3", "Pendulum-v1")
     trainer.advance(5)
 
     def fail(*arguments):
         raise RuntimeError("out of memory")
 
-    trainer.side.program = fail
+    trainer.learning.program = fail
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.advance(5)
 

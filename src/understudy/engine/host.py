@@ -4,12 +4,11 @@ One iteration is
 
     act → hand over the previous step for learning → step the environments
 
-Learning runs beside the environments' step. The update of iteration t learns from steps up to
-t − 1 and its policy acts from iteration t + 1 on: that lag is fixed, so nothing waits and runs
-stay reproducible.
+Learning runs beside the environments' step: the update of iteration t learns from steps up to
+t − 1, and its policy acts from iteration t + 1 on. That lag is fixed, so nothing waits and runs
+stay reproducible. One block of bytes goes to the device per iteration.
 """
 
-from functools import partial
 from typing import Any, final
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.engine.actions import uniform_actions, with_members
-from understudy.engine.learning import LearningSide, learning_side
+from understudy.engine.learning import Learning
 from understudy.engine.members import ACTING, member_keys, over_members
 from understudy.engine.packing import Parcel
 from understudy.engine.trainer import Setting, Trainer
@@ -34,113 +33,115 @@ class HostTrainer(Trainer):
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
         self._envs = envs
-        self._parcel = Parcel(_step_fields(setting.spec))
-        self.side = learning_side(setting.algorithm, self._parcel, *self._start())
+        self._parcel = Parcel(_block_fields(setting.spec))
+        self.learning = Learning(setting.algorithm, self._parcel, *self._start())
         members, num_envs = setting.num_seeds, setting.num_envs
-        self.act, self.act_randomly = act_programs(setting, self.side)
-        # Committed to where acting happens: the act programs follow them there.
+        self.act = act_program(setting, self._parcel, self.learning, random=False)
+        self.act_randomly = act_program(setting, self._parcel, self.learning, random=True)
         memory = with_members(setting.algorithm.memory(num_envs), members)
         keys = member_keys(setting.seed, members, ACTING)
-        self._memory, self._act_key = jax.device_put((memory, keys), self.side.act_device)
+        # Committed to where acting happens: the act programs follow them there.
+        self._memory, self._act_key = jax.device_put((memory, keys), self.learning.act_device)
         self._tally = EpisodeTally(members, num_envs)
-        self._observation: Any = None  # what to act on next, [K, N, ...] …
-        self._first = np.ones((members, num_envs), bool)  # … and where an episode begins
-        self._happened: Any = None  # the last step, packed for the device
+        self._block: Any = None  # the last step and what to act on next, packed
 
     def advance(self, iterations: int) -> None:
-        if self._observation is None:
-            self._observation = self._by_member(self._envs.reset())
+        if self._block is None:
+            self._block = self._pack_reset(self._envs.reset())
         for _ in range(iterations):
-            policy = self.side.policy()
-            if self.side.frees_policy:
-                self._learn()
             act = self.act_randomly if self._acting_randomly() else self.act
             action, self._memory, self._act_key = act(
-                policy, self._memory, self._observation, self._first, self._act_key
+                self.learning.policy(), self._memory, self._block, self._act_key
             )
-            if not self.side.frees_policy:
-                self._learn()
+            self._learn()
             action = np.asarray(action)
-            step = self._envs.step(action.reshape(-1, *action.shape[2:]))
+            action = action.reshape(-1, *action.shape[2:])
+            step = self._envs.step(action)
             self._tally.count(step)
-            self._happened = self._pack(action, step)
-            self._observation = self._by_member(step.observation)
-            self._first = self._by_member(step.last | ~step.valid)
+            self._block = self._pack(action, step)
             self.position.iterations += 1
 
     def _acting_randomly(self) -> bool:
         return self.cadence.random(self.position.iterations)
 
     def _learn(self) -> None:
-        """Have the last step added and the updates it owes done; returns at once."""
-        if self._happened is None:
-            return
+        """Have the previous step added and the updates it owes done; returns at once."""
         count = self.cadence.updates_after(self.position.iterations - 1)
-        self.side.learn(self._happened, count)
+        self.learning.learn(self._block, count)
         self.position.updates += count
 
     def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:
-        """What happened as one block [K, N, bytes]."""
-        rows = len(step.reward)
-        acted = {
-            "observation": self._observation.reshape(step.observation.shape),
-            "action": action.reshape(rows, *action.shape[2:]),
-        }
-        return self._by_member(self._parcel.pack(rows, step._asdict() | acted))
+        facts = step._asdict() | {"observation": self._seen, "action": action}
+        self._seen = step.observation
+        ahead = {"seen": step.observation, "first": step.last | ~step.valid}
+        return self._blocks(facts | ahead)
 
-    def _by_member(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(self.setting.num_seeds, self.setting.num_envs, *rows.shape[1:])
+    def _pack_reset(self, observation: np.ndarray) -> np.ndarray:
+        """No step yet, but something to act on."""
+        self._seen = observation
+        nothing = dict.fromkeys(_block_fields(self.setting.spec), 0)
+        return self._blocks(nothing | {"seen": observation, "first": True})
+
+    def _blocks(self, facts: dict[str, Any]) -> np.ndarray:
+        """As one block [K, N, bytes]."""
+        members, num_envs = self.setting.num_seeds, self.setting.num_envs
+        return self._parcel.pack(members * num_envs, facts).reshape(members, num_envs, -1)
 
     @property
     def learner(self) -> Learner:
-        return self.side.learner
+        return self.learning.learner
 
     @learner.setter
     def learner(self, learner: Learner) -> None:
-        self.side.learner = learner
+        self.learning.learner = learner
 
     @property
     def ring(self) -> Ring:
-        return self.side.ring
+        return self.learning.ring
 
     @ring.setter
     def ring(self, ring: Ring) -> None:
-        self.side.ring = ring
+        self.learning.ring = ring
 
     def resume(self, state: Any, iterations: int, updates: int) -> None:
         super().resume(state, iterations, updates)
-        self.side.restart_counting(updates)
+        self.learning.restart_counting(updates)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._tally.take()
 
     def close(self) -> None:
-        self.side.close()
+        self.learning.close()
         self._envs.close()
 
 
-def act_programs(setting: Setting, side: LearningSide) -> tuple[Any, Any]:
-    """The compiled act programs, by policy and at random, lifted over members."""
+def act_program(setting: Setting, parcel: Parcel, learning: Learning, random: bool) -> Any:
+    """The compiled act program, lifted over members."""
 
-    def act(policy: Any, memory: Tree, observation: Array, first: Array, key: Key, random: bool):
+    def act(policy: Tree, memory: Tree, block: Array, key: Key):
         key, draw_key = jax.random.split(key)
         if random:
             return uniform_actions(setting.spec, setting.num_envs, draw_key), memory, key
+        report = parcel.unpack(block)
         action, memory, _ = setting.algorithm.act(
-            side.read_policy(policy), memory, observation, first, draw_key, True
+            learning.form.read_policy(policy),
+            memory,
+            report["seen"],
+            report["first"],
+            draw_key,
+            True,
         )
         return action, memory, key
 
-    members = setting.num_seeds
-    by_policy = jax.jit(over_members(partial(act, random=False), members))
-    return by_policy, jax.jit(over_members(partial(act, random=True), members))
+    return jax.jit(over_members(act, setting.num_seeds))
 
 
 def _action_shape(spec: Spec) -> tuple[int, ...]:
     return (spec.action.size,) if isinstance(spec.action, Continuous) else ()
 
 
-def _step_fields(spec: Spec) -> dict[str, ArraySpec]:
+def _block_fields(spec: Spec) -> dict[str, ArraySpec]:
+    """What one environment reports: a step, and what is seen after it."""
     flag = ArraySpec((), "bool")
     kind = "float32" if isinstance(spec.action, Continuous) else "int32"
     return {
@@ -151,6 +152,8 @@ def _step_fields(spec: Spec) -> dict[str, ArraySpec]:
         "last": flag,
         "next_observation": spec.observation,
         "valid": flag,
+        "seen": spec.observation,
+        "first": flag,
     }
 
 

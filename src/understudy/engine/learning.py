@@ -1,11 +1,12 @@
-"""Where learning happens, as the host loop sees it: a step goes in, a policy comes out.
+"""The learning half of the host loop: steps go in, updates happen beside the environments' step.
 
-`OnHost`: learner and environments share the CPU; programs run asynchronously by themselves.
-`OnAccelerator`: a call of many small buffers costs more there than the update it starts (about
-4 µs a buffer, 59 buffers for SAC, on an H200), and each transfer as much again. So the learner
-crosses program boundaries packed into one vector per dtype, a thread makes the calls while the
-environments step, and a small policy comes back to the host, where acting is sooner done than
-two transfers are.
+On the CPU a program runs asynchronously by itself, and acting reads the learner's own arrays. On
+an accelerator it is the border that takes time (on an H200: about 4 µs for each buffer of a call,
+of which SAC has 59, and 150 µs for a small transfer; the update itself takes 120). So there
+
+- the learner crosses packed into one vector per dtype,
+- the program leaves the new policy in the host's own (pinned) memory,
+- a thread makes the call while the environments step, and acting happens on the host.
 """
 
 import abc
@@ -25,243 +26,204 @@ from understudy.engine.updates import Learner, updates
 from understudy.experience import Ring, add
 from understudy.types import Transition, Tree
 
-LARGEST_POLICY_SENT_TO_HOST = 2**22  # bytes, of all members together
 
-
-class LearningSide(abc.ABC):
-    """Holds learner and ring; adds steps and updates, one call ahead of the environments."""
-
-    act_device: Any  # where the act program is to run
-    frees_policy: bool  # whether `learn` may be called while a policy it gave is still in use
-
-    @property
-    @abc.abstractmethod
-    def learner(self) -> Learner: ...
-
-    @learner.setter
-    @abc.abstractmethod
-    def learner(self, learner: Learner) -> None: ...
-
-    @property
-    @abc.abstractmethod
-    def ring(self) -> Ring: ...
-
-    @ring.setter
-    @abc.abstractmethod
-    def ring(self, ring: Ring) -> None: ...
+class Form(abc.ABC):
+    """How a learner is held between programs, and how its policy travels."""
 
     @abc.abstractmethod
-    def policy(self) -> Any:
-        """What the act program takes: the policy after every update asked for so far."""
+    def pack(self, learner: Learner) -> Tree: ...
 
     @abc.abstractmethod
-    def read_policy(self, sent: Any) -> Any:
-        """One member's policy from what `policy` gave. Called inside the act program."""
+    def unpack(self, packed: Tree) -> Learner: ...
 
     @abc.abstractmethod
-    def learn(self, happened: np.ndarray, count: int) -> None:
-        """Add a packed step [K, N, bytes] and do `count` updates; returns at once."""
-
-    @abc.abstractmethod
-    def restart_counting(self, updates_done: int) -> None:
-        """Set the index of the next update."""
-
-    @abc.abstractmethod
-    def close(self) -> None: ...
-
-
-def add_and_update(
-    algorithm: Algorithm, parcel: Parcel, members: int, learner, ring, happened, index, count: int
-) -> tuple[Learner, Ring]:
-    """The learning half of an iteration, for all members; traced into the sides' programs."""
-
-    def one(learner: Learner, ring: Ring, happened: Array, index: Array):
-        facts = parcel.unpack(happened)
-        valid = facts.pop("valid")
-        ring = add(ring, Transition(**facts), valid)
-        if count:
-            learner = updates(algorithm, learner, ring, index, count)
-        return learner, ring
-
-    return over_members(one, members, shared=(3,))(learner, ring, happened, index)
+    def read_policy(self, sent: Tree) -> Any:
+        """One member's policy out of what acting was sent. Called inside the act program."""
 
 
 @final
-class OnHost(LearningSide):
-    """Learner and acting on one device. Between calls only the leaves are held: taking modules
-    apart and putting them together costs Python more time than a small update takes."""
+class Leaves(Form):
+    """A list of the leaves. Taking modules apart and putting them together at every call costs
+    Python more time than a small network's update takes."""
 
-    frees_policy = False  # `learn` takes the buffers that the policy is read from
-    ring: Any = None
+    def __init__(self, algorithm: Algorithm, learner: Learner):
+        leaves, self._structure = jax.tree.flatten(learner)
+        places = jax.tree.unflatten(self._structure, range(len(leaves)))
+        self._places, self._policy = jax.tree.flatten(algorithm.policy(places.state))
 
-    def __init__(self, algorithm: Algorithm, parcel: Parcel, learner: Learner, ring: Ring):
-        self.learner, self.ring = learner, ring
-        self._index = jnp.int32(0)
-        self.act_device = self._leaves[0].devices().pop()
-        places = jax.tree.unflatten(self._structure, range(len(self._leaves)))
-        policy_places = algorithm.policy(places.state)
-        self._policy_places, self._policy_structure = jax.tree.flatten(policy_places)
-        structure, members = self._structure, len(learner.state.key)
+    def pack(self, learner: Learner) -> list[Array]:
+        return jax.tree.leaves(learner)
 
-        def learn(leaves: list[Array], ring: Ring, happened: Array, index: Array, count: int):
-            learner, ring = add_and_update(
-                algorithm, parcel, members, jax.tree.unflatten(structure, leaves), ring, happened,
-                index, count,
-            )  # fmt: skip
-            return jax.tree.leaves(learner), ring, index + count
+    def unpack(self, packed: list[Array]) -> Learner:
+        return jax.tree.unflatten(self._structure, packed)
 
-        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
-
-    @property
-    def learner(self) -> Learner:
-        return jax.tree.unflatten(self._structure, self._leaves)
-
-    @learner.setter
-    def learner(self, learner: Learner) -> None:
-        self._leaves, self._structure = jax.tree.flatten(learner)
-
-    def policy(self) -> list[Array]:
-        return [self._leaves[place] for place in self._policy_places]
+    def policy_leaves(self, packed: list[Array]) -> list[Array]:
+        return [packed[place] for place in self._places]
 
     def read_policy(self, sent: list[Array]) -> Any:
-        return jax.tree.unflatten(self._policy_structure, sent)
-
-    def learn(self, happened: np.ndarray, count: int) -> None:
-        self._leaves, self.ring, self._index = self.program(
-            self._leaves, self.ring, happened, self._index, count
-        )
-
-    def restart_counting(self, updates_done: int) -> None:
-        self._index = jnp.int32(updates_done)
-
-    def close(self) -> None:
-        """Nothing is held outside the device's memory."""
+        return jax.tree.unflatten(self._policy, sent)
 
 
 @final
-class OnAccelerator(LearningSide):
-    """Learner on an accelerator, driven by a thread of its own; acting on the host."""
+class Vectors(Form):
+    """One array [K, numbers] per dtype, for the learner and for its policy."""
 
-    frees_policy = True  # the policy is a copy
+    def __init__(self, algorithm: Algorithm, learner: Learner):
+        self._algorithm = algorithm
+        self._learner = Layout(learner)
+        self._policy = Layout(algorithm.policy(learner.state))
 
-    def __init__(self, algorithm: Algorithm, parcel: Parcel, learner: Learner, ring: Ring):
-        self._packing = Packing(learner)
-        self._policy_packing = Packing(algorithm.policy(learner.state))
-        self.act_device = jax.devices("cpu")[0]
-        self._device = learner.state.key.devices().pop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="understudy-learner")
-        self._pending: Future | None = None
-        self._pack = jax.jit(self._packing.pack)
-        self._unpack = jax.jit(self._packing.unpack)
-        self._pack_policy = jax.jit(
-            lambda packed: self._policy_packing.pack(
-                algorithm.policy(self._packing.unpack(packed).state)
-            )
-        )
-        self._ring, self._index = ring, jnp.int32(0)
-        self.learner = learner
-        members = len(learner.state.key)
+    def pack(self, learner: Learner) -> dict[str, Array]:
+        return self._learner.join(learner)
 
-        def learn(packed: Tree, ring: Ring, happened: Array, index: Array, count: int):
-            learner, ring = add_and_update(
-                algorithm, parcel, members, self._packing.unpack(packed), ring, happened, index,
-                count,
-            )  # fmt: skip
-            policy = self._policy_packing.pack(algorithm.policy(learner.state))
-            return self._packing.pack(learner), ring, index + count, policy
+    def unpack(self, packed: dict[str, Array]) -> Learner:
+        return self._learner.split(packed)
 
-        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
-
-    def _wait(self) -> None:
-        """Until the thread has nothing left to do: only then may its buffers be touched."""
-        if self._pending is not None:
-            self._policy = self._pending.result()
-            self._pending = None
-
-    @property
-    def learner(self) -> Learner:
-        self._wait()
-        return self._unpack(self._packed)
-
-    @learner.setter
-    def learner(self, learner: Learner) -> None:
-        self._wait()
-        self._packed = self._pack(learner)
-        self._policy = jax.device_get(self._pack_policy(self._packed))
-
-    @property
-    def ring(self) -> Ring:
-        self._wait()
-        return self._ring
-
-    @ring.setter
-    def ring(self, ring: Ring) -> None:
-        self._wait()
-        self._ring = ring
-
-    def policy(self) -> dict[str, np.ndarray]:
-        self._wait()
-        return self._policy
+    def pack_policy(self, learner: Learner) -> dict[str, Array]:
+        return self._policy.join(self._algorithm.policy(learner.state))
 
     def read_policy(self, sent: dict[str, Array]) -> Any:
-        return self._policy_packing.unpack_one(sent)
-
-    def learn(self, happened: np.ndarray, count: int) -> None:
-        self._wait()
-        self._pending = self._thread.submit(self._call, happened, count)
-
-    def _call(self, happened: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        with jax.default_device(self._device):
-            self._packed, self._ring, self._index, policy = self.program(
-                self._packed, self._ring, happened, self._index, count
-            )
-        return jax.tree.map(np.asarray, policy)
-
-    def restart_counting(self, updates_done: int) -> None:
-        self._wait()
-        self._index = jnp.int32(updates_done)
-
-    def close(self) -> None:
-        self._thread.shutdown()
+        return self._policy.split(sent, without_member_axis=True)
 
 
 @final
-class Packing:
-    """A pytree with a member axis as one array [K, numbers] per dtype, and back."""
+class Layout:
+    """Where the leaves of a tree with a member axis lie in one vector per dtype."""
 
     def __init__(self, tree: Tree):
         leaves, self._structure = jax.tree.flatten(tree)
         self._shapes = [leaf.shape for leaf in leaves]
         self._dtypes = [str(leaf.dtype) for leaf in leaves]
 
-    def pack(self, tree: Tree) -> dict[str, Array]:
-        by_dtype: dict[str, list[Array]] = {}
+    def join(self, tree: Tree) -> dict[str, Array]:
+        rows: dict[str, list[Array]] = {}
         for leaf, dtype in zip(jax.tree.leaves(tree), self._dtypes, strict=True):
-            by_dtype.setdefault(dtype, []).append(leaf.reshape(leaf.shape[0], -1))
-        return {dtype: jnp.concatenate(rows, axis=1) for dtype, rows in by_dtype.items()}
+            rows.setdefault(dtype, []).append(leaf.reshape(leaf.shape[0], -1))
+        return {dtype: jnp.concatenate(parts, axis=1) for dtype, parts in rows.items()}
 
-    def unpack(self, packed: dict[str, Array]) -> Tree:
-        return self._read(packed, self._shapes)
-
-    def unpack_one(self, packed: dict[str, Array]) -> Tree:
-        """The same for a single member, whose axis has been taken off."""
-        return self._read(packed, [shape[1:] for shape in self._shapes])
-
-    def _read(self, packed: dict[str, Array], shapes: list[tuple[int, ...]]) -> Tree:
-        leaves, used = [], dict.fromkeys(packed, 0)
-        for full, shape, dtype in zip(self._shapes, shapes, self._dtypes, strict=True):
-            start, size = used[dtype], math.prod(full[1:])
-            leaves.append(packed[dtype][..., start : start + size].reshape(shape))
+    def split(self, vectors: dict[str, Array], without_member_axis: bool = False) -> Tree:
+        leaves, used = [], dict.fromkeys(vectors, 0)
+        for shape, dtype in zip(self._shapes, self._dtypes, strict=True):
+            start, size = used[dtype], math.prod(shape[1:])
+            wanted = shape[1:] if without_member_axis else shape
+            leaves.append(vectors[dtype][..., start : start + size].reshape(wanted))
             used[dtype] += size
         return jax.tree.unflatten(self._structure, leaves)
 
 
-def learning_side(
-    algorithm: Algorithm, parcel: Parcel, learner: Learner, ring: Ring
-) -> LearningSide:
-    """The side that suits the device on which the learner is."""
-    policy = algorithm.policy(learner.state)
-    small = sum(leaf.nbytes for leaf in jax.tree.leaves(policy)) <= LARGEST_POLICY_SENT_TO_HOST
-    accelerated = learner.state.key.devices().pop().platform != "cpu"
-    side = OnAccelerator if accelerated and small else OnHost
-    return side(algorithm, parcel, learner, ring)
+@final
+class Learning:
+    """Holds learner and ring; adds steps and updates, one call ahead of the environments."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        parcel: Parcel,
+        learner: Learner,
+        ring: Ring,
+        accelerated: bool | None = None,
+    ):
+        """`accelerated` is found out from where the learner is, unless given."""
+        self._device = learner.state.key.devices().pop()
+        if accelerated is None:
+            accelerated = self._device.platform != "cpu"
+        self.act_device = jax.devices("cpu")[0] if accelerated else self._device
+        self.form: Form = (Vectors if accelerated else Leaves)(algorithm, learner)
+        self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
+        self._pending: Future[None] | None = None
+        self._pack, self._unpack = jax.jit(self.form.pack), jax.jit(self.form.unpack)
+        self._send = jax.jit(self._policy_of)
+        self.learner, self.ring = learner, ring
+        self.restart_counting(0)
+        members = len(learner.state.key)
+
+        def one(learner: Learner, ring: Ring, block: Array, index: Array, count: int):
+            report = parcel.unpack(block)
+            step = Transition(**{name: report[name] for name in Transition._fields})
+            ring = add(ring, step, report["valid"])
+            if count:
+                learner = updates(algorithm, learner, ring, index, count)
+            return learner, ring
+
+        def learn(packed: Tree, ring: Ring, block: Array, index: Array, count: int):
+            lifted = over_members(lambda *a: one(*a, count), members, shared=(3,))
+            learner, ring = lifted(self.form.unpack(packed), ring, block, index)
+            packed = self.form.pack(learner)
+            return packed, ring, index + count, self._policy_of(packed)
+
+        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
+
+    def learn(self, block: np.ndarray, count: int) -> None:
+        """Add a packed step [K, N, bytes] and do `count` updates; returns at once."""
+        self._settle()
+        if self._thread is None:
+            self._call(block, count)
+        else:
+            self._pending = self._thread.submit(self._call, block, count)
+
+    def _call(self, block: np.ndarray, count: int) -> None:
+        self._packed, self._ring, self._index, policy = self.program(
+            self._packed, self._ring, block, self._index, count
+        )
+        self._policy = self._receive(policy)
+
+    def policy(self) -> Tree:
+        """What the act program takes: the policy after every update asked for so far."""
+        self._settle()
+        return self._policy
+
+    def _policy_of(self, packed: Tree) -> Tree:
+        """The policy on its way to acting, which may happen elsewhere. Traced."""
+        if isinstance(self.form, Leaves):
+            return None  # read from the learner's own leaves
+        policy = self.form.pack_policy(self.form.unpack(packed))
+        return jax.device_put(policy, jax.memory.Space.Host) if _can_pin(self._device) else policy
+
+    def _receive(self, policy: Tree) -> Tree:
+        """… and its arrival."""
+        if isinstance(self.form, Leaves):
+            return self.form.policy_leaves(self._packed)
+        return jax.tree.map(np.asarray, policy)
+
+    def _settle(self) -> None:
+        """Until the thread is done: only then may its arrays be touched."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    @property
+    def learner(self) -> Learner:
+        self._settle()
+        return self._unpack(self._packed)
+
+    @learner.setter
+    def learner(self, learner: Learner) -> None:
+        self._settle()
+        # Committed to its device: the thread does not see the caller's default one.
+        self._packed = jax.device_put(self._pack(learner), self._device)
+        self._policy = self._receive(self._send(self._packed))
+
+    @property
+    def ring(self) -> Ring:
+        self._settle()
+        return self._ring
+
+    @ring.setter
+    def ring(self, ring: Ring) -> None:
+        self._settle()
+        self._ring = jax.device_put(ring, self._device)
+
+    def restart_counting(self, updates_done: int) -> None:
+        """Set the index of the next update."""
+        self._settle()
+        self._index = jax.device_put(jnp.int32(updates_done), self._device)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
+def _can_pin(device: Any) -> bool:
+    """Whether programs on the device can write to the host's memory directly."""
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    return device.platform != "cpu" and "pinned_host" in kinds

@@ -18,7 +18,7 @@ class Parcel:
         self._fields = fields
         self._dtype = np.dtype([(name, spec.dtype, spec.shape) for name, spec in fields.items()])
 
-    def pack(self, rows: int, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def pack(self, rows: int, arrays: dict[str, Any]) -> np.ndarray:
         # A fresh block each time: on the CPU the device may read it in place, and later.
         block = np.empty(rows, self._dtype)
         for name, array in arrays.items():
