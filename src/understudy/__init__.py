@@ -32,6 +32,7 @@ __all__ = [
     "load",
 ]
 
+_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runs")
 _HOME = {
     "Agent": "agent",
     "load": "agent",
@@ -42,6 +43,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     if name in __all__:  # the rest are algorithms and their configs

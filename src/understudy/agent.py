@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +13,7 @@ import understudy
 from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
 from understudy.engine.device import DeviceTrainer
+from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
 from understudy.engine.host import HostTrainer
 from understudy.engine.members import take_member
@@ -26,16 +25,12 @@ from understudy.envs.spaces import to_normalised, to_real
 from understudy.math.statistics import summary as summarise
 from understudy.nets import Networks
 from understudy.runs import checkpoint
-from understudy.runs.csv_log import CsvLog
-from understudy.runs.plots import learning_curve
 from understudy.runs.progress import Progress
-from understudy.runs.run import Facts, Observer, RunConfig, Summary, train
+from understudy.runs.records import Records
+from understudy.runs.run import Observer, RunConfig, Summary, train
 from understudy.types import (
-    ArraySpec,
     CheckpointError,
     ConfigError,
-    Continuous,
-    Discrete,
     EnvironmentError,
     Spec,
 )
@@ -57,17 +52,21 @@ class Agent:
         num_envs: int | None = None,
         networks: Networks | None = None,
         loss_addons: tuple[LossAddon, ...] = (),
+        env_workers: int = 0,
         device: str | None = None,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
         environment, a vector environment or a native one. Without a config, the preset for the
         environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
+        `env_workers` processes step the environments; with 0 this process does.
         """
-        _use_compilation_cache()
+        use_compilation_cache()
         for name, value in (("num_seeds", num_seeds), ("num_envs", num_envs or 1)):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        self._device = _device(device)
+        if env_workers < 0:
+            raise ConfigError(f"env_workers must be at least 0, got {env_workers}")
+        self._device, self._env_workers = find_device(device), env_workers
         self._source = resolve(env, num_envs)
         self.env_name = env if isinstance(env, str) else None
         self.preset = "given"
@@ -107,11 +106,12 @@ class Agent:
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
             watchers: list[Observer] = list(observers)
+            title = f"{self.name} on {self.env_name or 'your environment'}"
             if run_dir is not None:
-                watchers.append(stack.enter_context(_Records(self, Path(run_dir))))
+                records = Records(Path(run_dir), self._about(), title, self.save)
+                watchers.append(stack.enter_context(records))
             if progress:
                 total = trainer.steps + steps
-                title = f"{self.name} on {self.env_name or 'your environment'}"
                 bar = stack.enter_context(Progress(total, title, first_step=trainer.steps))
                 watchers.append(bar.update)
             return train(trainer, steps, lambda: self._play(run.evaluation_episodes), watchers, run)
@@ -147,27 +147,26 @@ class Agent:
     def save(self, path: str | Path) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
         with self._on_device():
-            state, position = self._state(), self._position()
-            manifest = {
-                "understudy": understudy.__version__,
-                "algorithm": self.algorithm.name,
-                "config": dataclasses.asdict(self.config),
-                "preset": self.preset,
-                "spec": dataclasses.asdict(self.spec),
-                "env": self.env_name,
-                "networks": self.algorithm.networks != Networks(),
-                "seed": self.seed,
-                "num_seeds": self.num_seeds,
-                "num_envs": self.num_envs,
-                "position": position,
-                "scores": None if self._scores is None else self._scores.tolist(),
-            }
-            return checkpoint.save(path, jax.device_get(state), manifest)
+            scores = None if self._scores is None else self._scores.tolist()
+            manifest = self._about() | {"position": self._position(), "scores": scores}
+            return checkpoint.save(path, jax.device_get(self._state()), manifest)
 
     @classmethod
-    def load(cls, path: str | Path, **again: Any) -> Any:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        env: Any = None,
+        networks: Networks | None = None,
+        loss_addons: tuple[LossAddon, ...] = (),
+        device: str | None = None,
+    ) -> Any:
         """Like `us.load`, but refuses a checkpoint of another algorithm."""
-        return _load(path, cls, **again)
+        stored = checkpoint.load(path)
+        if stored.manifest["algorithm"] != cls.algorithm_class.name:
+            theirs, ours = stored.manifest["algorithm"].upper(), cls.algorithm_class.name.upper()
+            raise CheckpointError(f"{path} is a checkpoint of {theirs}, not of {ours}")
+        return _restore(path, stored, env, networks, loss_addons, device)
 
     def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""
@@ -181,6 +180,7 @@ class Agent:
             num_envs=self.num_envs,
             networks=self.algorithm.networks,
             loss_addons=self.algorithm.loss_addons,
+            env_workers=self._env_workers,
         )
         member.preset, member._device = self.preset, self._device
         member._loaded = (take_member(self._state(), index), self._position())
@@ -188,7 +188,7 @@ class Agent:
 
     @property
     def best(self) -> Any:
-        """The member with the best evaluation so far (the first one before any)."""
+        """The member that did best in the last evaluation (the first one before any)."""
         return self[self._best()]
 
     def q_values(self, observation: Any, action: Any) -> np.ndarray:
@@ -197,7 +197,8 @@ class Agent:
         return self._ask("q_values", observation, action)
 
     def log_prob(self, observation: Any, action: Any) -> np.ndarray:
-        """Log-density of actions (normalised to [-1, 1]) under the policy: [batch]."""
+        """Log-density of actions under the policy: [batch]. Actions are in the environment's own
+        units, the density is that of the normalised action."""
         return self._ask("log_prob", observation, action)
 
     def close(self) -> None:
@@ -224,6 +225,22 @@ class Agent:
         seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
         return f"{self.name}({self.env_name or 'environment'}, {self.steps} steps{seeds})"
 
+    def _about(self) -> dict[str, Any]:
+        """What this agent is, for files; `us.load` makes it again from this."""
+        return {
+            "understudy": understudy.__version__,
+            "algorithm": self.algorithm.name,
+            "env": self.env_name,
+            "preset": self.preset,
+            "seed": self.seed,
+            "num_seeds": self.num_seeds,
+            "num_envs": self.num_envs,
+            "own_networks": self.algorithm.networks != Networks(),
+            "loss_addons": [_name(addon) for addon in self.algorithm.loss_addons],
+            "config": dataclasses.asdict(self.config),
+            "spec": dataclasses.asdict(self.spec),
+        }
+
     # -- inside -----------------------------------------------------------------------------
 
     def _ensure_trainer(self) -> Trainer:
@@ -234,7 +251,8 @@ class Agent:
             else:
                 seeds = EpisodeSeeds(self.seed, self.num_envs, self.num_seeds)
                 rows = self.num_seeds * self.num_envs
-                self._trainer = HostTrainer(setting, self._source.make_host(rows, seeds))
+                envs = self._source.make_host(rows, seeds, self._env_workers)
+                self._trainer = HostTrainer(setting, envs)
             if self._loaded is not None:
                 state, position = self._loaded
                 self._trainer.resume(state, **position)
@@ -293,44 +311,6 @@ class Agent:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()
 
 
-class _Records:
-    """An observer that keeps a run's directory: log, curve, checkpoints."""
-
-    def __init__(self, agent: Agent, directory: Path):
-        self._agent, self._directory = agent, directory
-        self._best = -np.inf
-
-    def __enter__(self) -> "_Records":
-        self._directory.mkdir(parents=True, exist_ok=True)
-        about = {
-            "algorithm": self._agent.algorithm.name,
-            "env": self._agent.env_name,
-            "preset": self._agent.preset,
-            "seed": self._agent.seed,
-            "num_seeds": self._agent.num_seeds,
-            "num_envs": self._agent.num_envs,
-            "config": dataclasses.asdict(self._agent.config),
-        }
-        (self._directory / "run.json").write_text(json.dumps(about, indent=2))
-        self._log = CsvLog(self._directory / "progress.csv")
-        return self
-
-    def __call__(self, facts: Facts) -> None:
-        self._log.append(facts)
-        score = facts.get("eval/mean_reward")
-        if score is None:
-            return
-        self._agent.save(self._directory / "checkpoint")
-        if score > self._best:
-            self._best = score
-            self._agent.save(self._directory / "best")
-
-    def __exit__(self, *problem: object) -> None:
-        self._log.close()
-        title = f"{self._agent.name} on {self._agent.env_name or 'environment'}"
-        learning_curve(self._directory, self._directory / "learning_curve.png", title)
-
-
 @cache
 def agent_class(name: str) -> type[Agent]:
     """The final Agent class of an algorithm, by the algorithm's name."""
@@ -339,36 +319,40 @@ def agent_class(name: str) -> type[Agent]:
     return type(algorithm.__name__, (Agent,), body)
 
 
-def load(path: str | Path, **again: Any) -> Agent:
-    """Restore an agent from a checkpoint or run directory.
-
-    What cannot be stored is handed in again: `env=` (needed if it was no id), `networks=`,
-    `loss_addons=`, `device=`.
-    """
-    return _load(path, None, **again)
-
-
-def _load(
+def load(
     path: str | Path,
-    wanted: type[Agent] | None,
     *,
     env: Any = None,
     networks: Networks | None = None,
     loss_addons: tuple[LossAddon, ...] = (),
     device: str | None = None,
-) -> Any:
-    stored = checkpoint.load(path)
+) -> Agent:
+    """Restore an agent from a checkpoint or run directory.
+
+    What cannot be stored is handed in again: `env` (if it was no id), `networks`, `loss_addons`.
+    """
+    return _restore(path, checkpoint.load(path), env, networks, loss_addons, device)
+
+
+def _restore(
+    path: str | Path,
+    stored: checkpoint.Checkpoint,
+    env: Any,
+    networks: Networks | None,
+    loss_addons: tuple[LossAddon, ...],
+    device: str | None,
+) -> Agent:
     about = stored.manifest
-    if wanted is not None and wanted.algorithm_class.name != about["algorithm"]:
-        asked = wanted.algorithm_class.name.upper()
-        raise CheckpointError(
-            f"{path} is a checkpoint of {about['algorithm'].upper()}, not of {asked}"
-        )
+    missing = []
     if env is None and about["env"] is None:
-        raise CheckpointError(f"{path} does not name its environment: give us.load(…, env=…)")
-    if about["networks"] and networks is None:
+        missing.append("env")
+    if networks is None and about["own_networks"]:
+        missing.append("networks")
+    if [_name(addon) for addon in loss_addons] != about["loss_addons"]:
+        missing.append(f"loss_addons ({', '.join(about['loss_addons']) or 'none'})")
+    if missing:
         raise CheckpointError(
-            f"{path} was made with your own networks: give us.load(…, networks=…)"
+            f"{path} needs what cannot be stored in it: give us.load(…) its {', '.join(missing)}"
         )
     cls = agent_class(about["algorithm"])
     agent = cls(
@@ -381,9 +365,9 @@ def _load(
         loss_addons=loss_addons,
         device=device,
     )
-    if agent.spec != _spec(about["spec"]):
+    if agent.spec != Spec.from_dict(about["spec"]):
         raise CheckpointError(
-            f"{path} was trained on another environment: it expects {_spec(about['spec'])}, "
+            f"{path} was trained on another environment: it expects {Spec.from_dict(about['spec'])}, "
             f"this one has {agent.spec}"
         )
     template = jax.eval_shape(
@@ -397,30 +381,5 @@ def _load(
     return agent
 
 
-def _spec(stored: dict[str, Any]) -> Spec:
-    """A Spec back from JSON, where tuples have become lists."""
-
-    def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
-    action = Discrete if "n" in stored["action"] else Continuous
-    return Spec(ArraySpec(**tuples(stored["observation"])), action(**tuples(stored["action"])))
-
-
-def _device(name: str | None) -> Any:
-    if name is None:
-        return None
-    try:
-        return jax.devices(name)[0]
-    except RuntimeError as error:
-        have = ", ".join(sorted({device.platform for device in jax.devices()}))
-        raise ConfigError(f"there is no device '{name}' here; there is: {have}") from error
-
-
-@cache
-def _use_compilation_cache() -> None:
-    """Programs compiled once are found again by the next process."""
-    if jax.config.jax_compilation_cache_dir is None:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "understudy" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+def _name(addon: LossAddon) -> str:
+    return getattr(addon, "__name__", type(addon).__name__)

@@ -120,6 +120,8 @@ def _train_parser(arguments: list[str]) -> _Parser:
     add("--seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     add("--seeds", type=_count, default=1, metavar="K", help="train K seeds in one program")
     add("--envs", type=_count, default=1, metavar="N", help="environments per seed")
+    add("--env-workers", type=_whole, default=0, metavar="W",
+        help="worker processes that step the environments (default: 0, this process)")  # fmt: skip
     add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
     add("--device", choices=("cpu", "gpu"), help="where to compute (default: JAX's choice)")
     add("--log-every", type=_count, metavar="N", help="steps between rows of the log")
@@ -159,12 +161,18 @@ def _list_parser(arguments: list[str]) -> _Parser:
 
 
 def _count(text: str) -> int:
+    return _whole(text, at_least=1)
+
+
+def _whole(text: str, at_least: int = 0) -> int:
+    """A whole number, which may be written 1e6."""
     try:
         number = float(text)
     except ValueError:
         number = 0.5
-    if number < 1 or not number.is_integer():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got '{text}'")
+    if number < at_least or not number.is_integer():
+        problem = f"must be a whole number of at least {at_least}, got '{text}'"
+        raise argparse.ArgumentTypeError(problem)
     return int(number)
 
 
@@ -218,6 +226,7 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
         num_seeds=options.seeds,
         num_envs=options.envs,
+        env_workers=options.env_workers,
         device=options.device,
     )
     agent.preset = preset

@@ -71,6 +71,11 @@ class Discrete:
     n: int
     start: int = 0
 
+    @property
+    def size(self) -> int:
+        """How wide an action is to a network: one number per choice."""
+        return self.n
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -78,6 +83,16 @@ class Spec:
 
     observation: ArraySpec
     action: Continuous | Discrete
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "Spec":
+        """Back from `dataclasses.asdict` and JSON, where tuples have become lists."""
+
+        def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+        action = Discrete if "n" in stored["action"] else Continuous
+        return cls(ArraySpec(**tuples(stored["observation"])), action(**tuples(stored["action"])))
 
 
 class Transition(NamedTuple):

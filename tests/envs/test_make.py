@@ -29,13 +29,13 @@ def test_an_id():
     source = resolve("Pendulum-v1", 2)
     assert (source.name, source.num_envs) == ("Pendulum-v1", 2)
     plays(source, 2, EpisodeSeeds(0, 2))
-    plays(source, 2, EpisodeSeeds(0, 2).for_evaluation(), processes=True)
+    plays(source, 2, EpisodeSeeds(0, 2).for_evaluation(), workers=2)
 
 
 def test_an_id_that_only_this_process_registered():
     gymnasium.register("Understudy/Scripted-v0", entry_point=Scripted)
     try:
-        plays(resolve("Understudy/Scripted-v0"), 1, SEEDS, processes=True)
+        plays(resolve("Understudy/Scripted-v0"), 1, SEEDS, workers=1)
     finally:
         gymnasium.registry.pop("Understudy/Scripted-v0")
 
@@ -94,7 +94,7 @@ def test_a_callable():
     source = resolve(partial(Scripted, 3), 2)
     assert source.name is None
     plays(source, 4, EpisodeSeeds(0, 2, 2))
-    plays(source, 2, EpisodeSeeds(0, 2), processes=True)
+    plays(source, 2, EpisodeSeeds(0, 2), workers=1)
     with pytest.raises(EnvironmentError, match=r"must make a gymnasium\.Env"):
         resolve(lambda: 3)
     with pytest.raises(EnvironmentError, match="ZeroDivisionError"):
@@ -112,7 +112,7 @@ def test_an_instance_trains_itself_and_is_evaluated_on_a_copy():
     with pytest.raises(EnvironmentError, match="num_envs=2"):
         resolve(env, 2)
     with pytest.raises(EnvironmentError, match="worker processes"):
-        source.make_host(1, SEEDS, processes=True)
+        source.make_host(1, SEEDS, workers=1)
 
 
 class Uncopyable(Scripted):

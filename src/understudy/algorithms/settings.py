@@ -120,8 +120,10 @@ def coerce(value: Any, annotation: Any) -> Any:
     An int is a good float, and a whole float (5e3) a good count; a string is neither.
     """
     options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-    if value is None and type(None) in options:
-        return None
+    if value is None:
+        if type(None) in options:
+            return None
+        raise ValueError(f"must be {_spell(options)}, got None")
     for kind in options:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, (list, tuple)):

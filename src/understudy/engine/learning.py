@@ -12,6 +12,7 @@ of which SAC has 59, and 150 µs for a small transfer; the update itself takes 1
 import abc
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, final
 
 import jax
@@ -37,8 +38,17 @@ class Form(abc.ABC):
     def unpack(self, packed: Tree) -> Learner: ...
 
     @abc.abstractmethod
-    def read_policy(self, sent: Tree) -> Any:
-        """One member's policy out of what acting was sent. Called inside the act program."""
+    def send_policy(self, packed: Tree) -> Tree:
+        """The policy as a program's output, for acting elsewhere; None where acting reads the
+        learner itself. Called inside the learn program."""
+
+    @abc.abstractmethod
+    def receive_policy(self, sent: Tree, packed: Tree) -> Tree:
+        """What acting takes, out of what was sent or out of the learner."""
+
+    @abc.abstractmethod
+    def read_policy(self, received: Tree) -> Any:
+        """One member's policy out of that. Called inside the act program."""
 
 
 @final
@@ -57,11 +67,14 @@ class Leaves(Form):
     def unpack(self, packed: list[Array]) -> Learner:
         return jax.tree.unflatten(self._structure, packed)
 
-    def policy_leaves(self, packed: list[Array]) -> list[Array]:
+    def send_policy(self, packed: list[Array]) -> None:
+        return None
+
+    def receive_policy(self, sent: None, packed: list[Array]) -> list[Array]:
         return [packed[place] for place in self._places]
 
-    def read_policy(self, sent: list[Array]) -> Any:
-        return jax.tree.unflatten(self._policy, sent)
+    def read_policy(self, received: list[Array]) -> Any:
+        return jax.tree.unflatten(self._policy, received)
 
 
 @final
@@ -72,6 +85,7 @@ class Vectors(Form):
         self._algorithm = algorithm
         self._learner = Layout(learner)
         self._policy = Layout(algorithm.policy(learner.state))
+        self._can_pin = _can_pin(learner.state.key.devices().pop())
 
     def pack(self, learner: Learner) -> dict[str, Array]:
         return self._learner.join(learner)
@@ -79,11 +93,15 @@ class Vectors(Form):
     def unpack(self, packed: dict[str, Array]) -> Learner:
         return self._learner.split(packed)
 
-    def pack_policy(self, learner: Learner) -> dict[str, Array]:
-        return self._policy.join(self._algorithm.policy(learner.state))
+    def send_policy(self, packed: dict[str, Array]) -> dict[str, Array]:
+        policy = self._policy.join(self._algorithm.policy(self.unpack(packed).state))
+        return jax.device_put(policy, jax.memory.Space.Host) if self._can_pin else policy
 
-    def read_policy(self, sent: dict[str, Array]) -> Any:
-        return self._policy.split(sent, without_member_axis=True)
+    def receive_policy(self, sent: dict[str, Array], packed: Tree) -> dict[str, np.ndarray]:
+        return {dtype: np.asarray(vector) for dtype, vector in sent.items()}
+
+    def read_policy(self, received: dict[str, Array]) -> Any:
+        return self._policy.split(received, without_member_axis=True)
 
 
 @final
@@ -132,7 +150,7 @@ class Learning:
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
         self._pack, self._unpack = jax.jit(self.form.pack), jax.jit(self.form.unpack)
-        self._send = jax.jit(self._policy_of)
+        self._send = jax.jit(self.form.send_policy)
         self.learner, self.ring = learner, ring
         self.restart_counting(0)
         members = len(learner.state.key)
@@ -146,10 +164,10 @@ class Learning:
             return learner, ring
 
         def learn(packed: Tree, ring: Ring, block: Array, index: Array, count: int):
-            lifted = over_members(lambda *a: one(*a, count), members, shared=(3,))
+            lifted = over_members(partial(one, count=count), members, shared=(3,))
             learner, ring = lifted(self.form.unpack(packed), ring, block, index)
             packed = self.form.pack(learner)
-            return packed, ring, index + count, self._policy_of(packed)
+            return packed, ring, index + count, self.form.send_policy(packed)
 
         self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
 
@@ -162,28 +180,15 @@ class Learning:
             self._pending = self._thread.submit(self._call, block, count)
 
     def _call(self, block: np.ndarray, count: int) -> None:
-        self._packed, self._ring, self._index, policy = self.program(
+        self._packed, self._ring, self._index, sent = self.program(
             self._packed, self._ring, block, self._index, count
         )
-        self._policy = self._receive(policy)
+        self._policy = self.form.receive_policy(sent, self._packed)
 
     def policy(self) -> Tree:
         """What the act program takes: the policy after every update asked for so far."""
         self._settle()
         return self._policy
-
-    def _policy_of(self, packed: Tree) -> Tree:
-        """The policy on its way to acting, which may happen elsewhere. Traced."""
-        if isinstance(self.form, Leaves):
-            return None  # read from the learner's own leaves
-        policy = self.form.pack_policy(self.form.unpack(packed))
-        return jax.device_put(policy, jax.memory.Space.Host) if _can_pin(self._device) else policy
-
-    def _receive(self, policy: Tree) -> Tree:
-        """… and its arrival."""
-        if isinstance(self.form, Leaves):
-            return self.form.policy_leaves(self._packed)
-        return jax.tree.map(np.asarray, policy)
 
     def _settle(self) -> None:
         """Until the thread is done: only then may its arrays be touched."""
@@ -201,7 +206,7 @@ class Learning:
         self._settle()
         # Committed to its device: the thread does not see the caller's default one.
         self._packed = jax.device_put(self._pack(learner), self._device)
-        self._policy = self._receive(self._send(self._packed))
+        self._policy = self.form.receive_policy(self._send(self._packed), self._packed)
 
     @property
     def ring(self) -> Ring:

@@ -173,7 +173,8 @@ def _reset(env: gymnasium.Env, seed: int) -> Any:
 def _look_at_observations(
     env: gymnasium.Env, moments: list[_Moment], findings: list[Finding]
 ) -> None:
-    space, before = env.observation_space, len(findings)
+    space: Any = env.observation_space
+    before = len(findings)
     shapes = {moment.observation.shape for moment in moments}
     if shapes != {space.shape}:
         found = ", ".join(map(str, sorted(shapes)))

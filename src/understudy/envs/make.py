@@ -44,13 +44,13 @@ class EnvSource:
     """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
     spec: Spec
     num_envs: int
-    make: Callable[[int, EpisodeSeeds, bool], HostEnvs]
+    make: Callable[[int, EpisodeSeeds, int], HostEnvs]
     """Called by `make_host`."""
 
-    def make_host(self, rows: int, seeds: EpisodeSeeds, processes: bool = False) -> HostEnvs:
-        """`rows` environments (members times envs), in this process or in workers. The stream of
-        `seeds` says what for: evaluation never steps the environments of training."""
-        return self.make(rows, seeds, processes)
+    def make_host(self, rows: int, seeds: EpisodeSeeds, workers: int = 0) -> HostEnvs:
+        """`rows` environments (members by envs), in this process or in worker processes. The
+        stream of `seeds` says what for: evaluation never steps the environments of training."""
+        return self.make(rows, seeds, workers)
 
 
 def resolve(env: Any, num_envs: int | None = None) -> NativeEnv | EnvSource:
@@ -61,7 +61,7 @@ def resolve(env: Any, num_envs: int | None = None) -> NativeEnv | EnvSource:
     """
     if num_envs is not None and num_envs < 1:
         raise EnvironmentError(f"num_envs must be at least 1, got {num_envs}")
-    if isinstance(env, NativeEnv):
+    if isinstance(env, NativeEnv | EnvSource):
         return env
     if isinstance(env, str):
         return _from_string(env, num_envs or 1)
@@ -164,11 +164,11 @@ def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -
     return EnvSource(name, spec, num_envs, partial(_host, factory))
 
 
-def _host(factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
-    if processes:
+def _host(factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
+    if workers:
         from understudy.envs.processes import ProcessEnvs
 
-        return ProcessEnvs([factory] * rows, seeds)
+        return ProcessEnvs([factory] * rows, seeds, workers)
     return SerialEnvs([factory] * rows, seeds)
 
 
@@ -178,8 +178,8 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
-        if processes:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
+        if workers:
             raise EnvironmentError(
                 "an environment that exists already cannot move to worker processes: give a "
                 "callable that makes one"
@@ -203,7 +203,7 @@ def _another(env: Any) -> Any:
                 "(env.spec is None): give a callable that makes one"
             ) from error
         if isinstance(env, VectorEnv):
-            return gymnasium.make_vec(env.spec)
+            return gymnasium.make_vec(env.spec)  # type: ignore[arg-type]
         return make_quietly(env.spec)
 
 
@@ -213,7 +213,7 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
             f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, processes: bool) -> HostEnvs:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
         from understudy.envs.user_vector import UserVectorEnvs
 
         factories = getattr(env.unwrapped, "env_fns", None)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.util import Finalize
 from typing import Any, final
@@ -82,9 +83,9 @@ class ProcessEnvs(HostEnvs):
         return list(self._group.processes)
 
     def reset(self) -> np.ndarray:
-        self._command([worker.RESET] * len(self._group.pipes))
+        board = self._command([worker.RESET] * len(self._group.pipes))
         self._episodes += 1
-        return self._board.observation.copy()
+        return board.observation.copy()
 
     def restart(self) -> np.ndarray:
         no_actions = np.empty((0, *self._open_board().action.shape[1:]), np.float32)
@@ -92,13 +93,13 @@ class ProcessEnvs(HostEnvs):
 
     def step(self, action: np.ndarray) -> HostStep:
         real = self._border.to_real(action)
-        if real.shape != self._open_board().action.shape:
+        board = self._open_board()
+        if real.shape != board.action.shape:
             raise EnvironmentError(
                 f"expected actions for {self.num_envs} environments, got {len(real)}"
             )
-        self._board.action[...] = real
+        board.action[...] = real
         self._command([worker.STEP] * len(self._group.pipes))
-        board = self._board
         last = board.last.copy()
         following = board.next_observation.copy()
         observation = following
@@ -119,9 +120,9 @@ class ProcessEnvs(HostEnvs):
             cloudpickle.dumps((episodes[start:stop], real[start:stop]))
             for start, stop in self._group.spans
         ]
-        self._command(parts)
+        board = self._command(parts)
         self._episodes[:] = episodes
-        return self._board.observation.copy()
+        return board.observation.copy()
 
     def close(self) -> None:
         self._board = None  # views of the shared memory must be gone before it can be closed
@@ -139,13 +140,15 @@ class ProcessEnvs(HostEnvs):
             raise EnvironmentError("these environments are closed")
         return self._board
 
-    def _command(self, commands: list[bytes]) -> None:
-        self._open_board()
+    def _command(self, commands: list[bytes]) -> worker.Board:
+        """Tell every worker, wait for all, and give the board they have written on."""
+        board = self._open_board()
         try:
             self._group.command(commands)
         except BaseException:
             self.close()
             raise
+        return board
 
 
 @final
@@ -225,7 +228,7 @@ class _Group:
             except (EOFError, OSError) as error:
                 raise self._died(index) from error
             if reply != worker.DONE:
-                raise _told(multiprocessing.reduction.ForkingPickler.loads(reply))
+                raise _told(_read_reply(reply))
 
     def _receive(self, index: int) -> Any:
         try:
@@ -245,6 +248,11 @@ class _Group:
             f"the worker process of environments {start} to {stop - 1} ended {how}, without a "
             "Python error: it was killed, crashed, or ran out of memory"
         )
+
+
+def _read_reply(data: bytes) -> tuple[int, str, str]:
+    """What our own worker sent through its pipe."""
+    return ForkingPickler.loads(data)  # type: ignore[attr-defined]
 
 
 def _told(reply: tuple[int, str, str]) -> EnvironmentError:

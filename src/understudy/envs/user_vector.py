@@ -27,7 +27,7 @@ class UserVectorEnvs(HostEnvs):
 
     def __init__(self, vector_env: VectorEnv, seeds: EpisodeSeeds, owned: bool = True):
         """`owned=False` leaves the vector environment open at `close`: it is the user's."""
-        self._env = vector_env
+        self._env: Any = vector_env
         self._seeds = seeds
         self._owned = owned
         self._closed = False

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class RunConfig:
 Facts = dict[str, Any]
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Receives facts; may only ask to stop, by returning True."""
 

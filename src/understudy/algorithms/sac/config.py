@@ -33,5 +33,5 @@ class SACConfig(ReplayConfig):
             start_steps=500,
             min_buffer_size=500,
         ),
-        "HalfCheetah-v5": dict(start_steps=10_000, min_buffer_size=1_000),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
     }

@@ -21,6 +21,8 @@ class TD3Config(ReplayConfig):
     """Standard deviation of the noise that smooths the target action."""
     noise_clip: float = setting(0.5, at_least=0.0, moving=True)
     """Bound of the smoothing noise, per sample and dimension."""
+    target_update_interval: int = setting(1, at_least=1)
+    """Delayed steps between two target updates."""
     start_steps: int = setting(25_000, at_least=0)
     """Steps of uniformly random actions before the policy acts."""
 
@@ -33,5 +35,5 @@ class TD3Config(ReplayConfig):
             start_steps=1_000,
             min_buffer_size=1_000,
         ),
-        "HalfCheetah-v5": dict(start_steps=10_000, min_buffer_size=1_000),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
     }

@@ -1,0 +1,144 @@
+"""The documentation keeps its word: snippets run, examples run, tables match the code.
+
+python tests/contracts/test_docs.py     writes the algorithms' tables anew
+"""
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ALGORITHMS = REPOSITORY / "src" / "understudy" / "algorithms"
+WITH_SNIPPETS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+READMES = sorted(ALGORITHMS.glob("*/README.md"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
+
+MOST_STEPS = 600  # enough for a few updates with the presets of Pendulum-v1
+MOST_EXAMPLE_LINES = 40
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def snippets(path: Path) -> list[tuple[int, str]]:
+    """The ```python blocks of a page, each with the line it starts on."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, block.start(1)), block.group(1)) for block in blocks]
+
+
+def shortened(code: str) -> str:
+    """The same with `.train(100_000` and its like cut down."""
+
+    def cut(call: re.Match[str]) -> str:
+        return f".train({min(int(call.group(1).replace('_', '')), MOST_STEPS)}"
+
+    return re.sub(r"\.train\((\d[\d_]*)", cut, code)
+
+
+def settings_table(config_class: Any) -> str:
+    from understudy.algorithms.settings import field_docs
+
+    docs, rows = field_docs(config_class), ["| field | default | |", "|---|---|---|"]
+    for field in dataclasses.fields(config_class):
+        rows.append(f"| `{field.name}` | {shown(field.default)} | {docs[field.name]} |")
+    return "\n".join(rows)
+
+
+def presets_table(config_class: Any) -> str:
+    rows = ["| environment | settings |", "|---|---|"]
+    for environment, preset in config_class.presets.items():
+        settings = ", ".join(f"`{name}={shown(value)}`" for name, value in preset.items())
+        rows.append(f"| {environment} | {settings} |")
+    return "\n".join(rows)
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:_}" if type(value) is int else str(value)
+
+
+def tables(path: Path) -> dict[str, str]:
+    """What stands between the marks of an algorithm's README, as it should be."""
+    from understudy.algorithms import find
+
+    config_class = find(path.parent.name).config_class
+    return {"settings": settings_table(config_class), "presets": presets_table(config_class)}
+
+
+def with_tables(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    for mark, table in tables(path).items():
+        whole = f"<!-- {mark} -->\n{table}\n<!-- /{mark} -->"
+        text = re.sub(f"<!-- {mark} -->.*?<!-- /{mark} -->", lambda _, w=whole: w, text, flags=re.S)
+    return text
+
+
+@pytest.mark.parametrize("path", WITH_SNIPPETS, ids=name_of)
+def test_snippets_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "snippet"}
+    for line, code in snippets(path):
+        # Blank lines in front, so that a traceback names the line of the page.
+        exec(compile("\n" * line + shortened(code), str(path), "exec"), names)
+
+
+def test_there_are_snippets():
+    with_some = {path.name for path in WITH_SNIPPETS if snippets(path)}
+    assert {"README.md", "quickstart.md", "environments.md"} <= with_some
+    assert shortened("a.train(1_000_000, x=5_000)") == f"a.train({MOST_STEPS}, x=5_000)"
+    assert shortened("a.train(20)") == "a.train(20)"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+def test_examples_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    runpy.run_path(str(path))["main"](steps=MOST_STEPS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+def test_examples_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_EXAMPLE_LINES
+
+
+@pytest.mark.parametrize("path", READMES, ids=name_of)
+def test_tables_match_the_config(path):
+    text = path.read_text(encoding="utf-8")
+    assert all(f"<!-- {mark} -->" in text for mark in ("settings", "presets"))
+    assert text == with_tables(path), "run: python tests/contracts/test_docs.py"
+
+
+def test_every_algorithm_has_a_readme():
+    from understudy.algorithms import available
+
+    assert {path.parent.name for path in READMES} == set(available())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_no_page_names_a_machine(path):
+    paths = r"(?<![\w.\])/~-])/(work|home|root|tmp|Users|mnt|opt|usr|var)\b|\bC:\\|shared/"
+    found = re.search(paths, path.read_text(encoding="utf-8"))
+    assert found is None, found
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p.suffix == ".md"], ids=name_of)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+if __name__ == "__main__":
+    for readme in READMES:
+        readme.write_text(with_tables(readme), encoding="utf-8")

@@ -1,0 +1,44 @@
+"""What counts as the best survives a second call of `train` and a member that broke."""
+
+import numpy as np
+
+import understudy as us
+
+CONFIG = us.SACConfig(
+    hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
+)
+RUN = us.RunConfig(evaluate_every=0, evaluation_episodes=1)
+
+
+class Judge:
+    """An evaluator that says what it was told to."""
+
+    def __init__(self, *returns):
+        self.said = np.array(returns, np.float64)[:, None]
+
+    def returns(self, policy):
+        return self.said
+
+    def close(self):
+        pass
+
+
+def judged(agent, *returns):
+    agent._evaluators[1] = Judge(*returns)
+    return agent
+
+
+def test_a_worse_second_call_keeps_the_best_of_the_first(tmp_path):
+    agent = us.SAC("jax:Pendulum-v1", CONFIG)
+    for score in (5.0, 1.0):
+        judged(agent, score).train(30, run=RUN, run_dir=tmp_path, progress=False)
+    assert us.load(tmp_path / "checkpoint").steps == 60
+    assert us.load(tmp_path / "best").steps == 30
+    judged(agent, 7.0).train(30, run=RUN, run_dir=tmp_path, progress=False)
+    assert us.load(tmp_path / "best").steps == 90
+
+
+def test_a_member_without_a_number_is_never_the_best():
+    agent = judged(us.SAC("jax:Pendulum-v1", CONFIG, num_seeds=3), 1.0, np.nan, 3.0)
+    agent.evaluate(1)
+    assert agent.best.seed == 2

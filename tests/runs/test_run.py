@@ -1,0 +1,198 @@
+"""The loop around the loop: what is logged and evaluated when, seen with a trainer that only
+counts."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from understudy.algorithms import find
+from understudy.engine.trainer import Position, Setting, Trainer
+from understudy.runs.run import RunConfig, train
+from understudy.types import ArraySpec, ConfigError, Continuous, Spec
+
+SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
+
+
+class Counting(Trainer):
+    """Steps and nothing else. Member m ends an episode of return 10 m + 1 at every call."""
+
+    def __init__(self, num_envs=1, num_seeds=1, iterations=0, metrics=None, ended=True):
+        self.setting = Setting(find("sac")(), SPEC, 0, num_seeds, num_envs)
+        self.position = Position(iterations, 2 * iterations)
+        self.advanced, self.told = [], dict(metrics or {})
+        self.ended = ended
+
+    def advance(self, iterations):
+        assert iterations > 0
+        self.advanced.append(iterations)
+        self.position.iterations += iterations
+        self.position.updates += 2 * iterations
+
+    def episodes(self):
+        members = range(self.setting.num_seeds)
+        count = 1 if self.ended else 0
+        return [(np.full(count, 10.0 * m + 1), np.full(count, 5 + m)) for m in members]
+
+    def metrics(self):
+        return self.told
+
+    def close(self):
+        pass
+
+
+def run(trainer, steps, observers=(), **settings):
+    """The summary, the steps of all rows and the steps of those with an evaluation."""
+    members = trainer.setting.num_seeds
+    evaluated = []
+
+    def evaluate():
+        evaluated.append(trainer.steps)
+        return np.arange(4.0 * members).reshape(members, 4)
+
+    summary = train(trainer, steps, evaluate, observers, RunConfig(**settings))
+    rows = [facts["time/total_steps"] for facts in summary.history]
+    assert evaluated == [
+        facts["time/total_steps"] for facts in summary.history if "eval/mean_reward" in facts
+    ]
+    return summary, rows, evaluated
+
+
+def expected(start, steps, num_envs, log_every, evaluate_every):
+    """By definition: a multiple is met at the first step that can be taken at or beyond it."""
+    final = start - (-steps // num_envs) * num_envs
+
+    def met(interval):
+        multiples = range(1, final // interval + 1) if interval else ()
+        passed = (multiple * interval for multiple in multiples)
+        return {start - (start - p) // num_envs * num_envs for p in passed if p > start}
+
+    evaluations = met(evaluate_every) | {final}
+    return sorted(met(log_every) | evaluations), sorted(evaluations)
+
+
+def test_log_and_evaluation_cadence():
+    summary, rows, evaluated = run(Counting(), 60, log_every=10, evaluate_every=25)
+    assert rows == [10, 20, 25, 30, 40, 50, 60]
+    assert evaluated == [25, 50, 60]
+    assert summary.steps == 60
+
+
+def test_multiples_are_counted_from_the_beginning_of_the_agent():
+    summary, rows, evaluated = run(Counting(iterations=7), 20, log_every=10, evaluate_every=25)
+    assert rows == [10, 20, 25, 27]
+    assert evaluated == [25, 27]
+    assert summary.steps == 20
+
+
+def test_several_environments_that_do_not_divide_the_intervals():
+    trainer = Counting(num_envs=4)
+    summary, rows, evaluated = run(trainer, 50, log_every=10, evaluate_every=25)
+    assert rows == [12, 20, 28, 32, 40, 52]
+    assert evaluated == [28, 52]
+    assert summary.steps == trainer.steps == sum(trainer.advanced) * 4 == 52
+
+
+def test_an_evaluation_passed_in_the_same_step_as_a_log_is_made():
+    """16 environments step from 992 to 1008, over 1000 (log) and 1005 (evaluation)."""
+    _, rows, evaluated = run(Counting(num_envs=16), 1008 + 16, log_every=1000, evaluate_every=1005)
+    assert rows == [1008, 1024]
+    assert evaluated == [1008, 1024]
+
+
+def test_the_cadence_by_definition():
+    cases = itertools.product((0, 1, 2), (1, 2, 3, 4), (3, 6, 9, 12, 15), (0, 4, 8, 12), (23, 32))
+    for start, num_envs, log_every, evaluate_every, steps in cases:
+        trainer = Counting(num_envs=num_envs, iterations=start)
+        settings = dict(log_every=log_every, evaluate_every=evaluate_every)
+        wanted = expected(trainer.steps, steps, num_envs, **settings)
+        _, rows, evaluated = run(trainer, steps, **settings)
+        assert (rows, evaluated) == wanted, (start, num_envs, steps, settings)
+
+
+@pytest.mark.parametrize("evaluate_every", [0, 7, 10_000])
+def test_the_end_is_always_evaluated_once(evaluate_every):
+    summary, rows, evaluated = run(Counting(), 21, log_every=1000, evaluate_every=evaluate_every)
+    assert evaluated[-1] == rows[-1] == 21 and evaluated.count(21) == 1
+    assert len(evaluated) == (3 if evaluate_every == 7 else 1)
+    np.testing.assert_array_equal(summary.returns, [[0, 1, 2, 3]])
+    assert summary.mean == 1.5
+
+
+def test_what_a_row_says():
+    trainer = Counting(metrics={"actor_loss": np.array([1.0])})
+    summary, _, _ = run(trainer, 10, log_every=5)
+    early, late = summary.history
+    assert early["rollout/ep_rew_mean"] == 1.0 and early["rollout/ep_len_mean"] == 5.0
+    assert early["train/actor_loss"] == 1.0
+    assert early["time/updates"] == 10 and late["time/updates"] == 20
+    assert early["time/fps"] > 0 and late["time/time_elapsed"] >= early["time/time_elapsed"]
+    assert "eval/mean_reward" not in early
+    assert late["eval/mean_reward"] == 1.5
+    assert late["eval/std_reward"] == pytest.approx(np.std([0, 1, 2, 3]))
+    assert not [name for name in late if name.endswith("_per_seed")]
+
+
+def test_several_members_are_averaged_and_listed():
+    trainer = Counting(num_seeds=2, metrics={"critic_loss": np.array([1.0, 3.0])})
+    summary, _, _ = run(trainer, 10, log_every=10)
+    [facts] = summary.history
+    assert facts["rollout/ep_rew_mean"] == 6.0 and facts["rollout/ep_rew_per_seed"] == [1.0, 11.0]
+    assert facts["rollout/ep_len_mean"] == 5.5
+    assert facts["train/critic_loss"] == 2.0
+    assert facts["eval/mean_reward"] == 3.5 and facts["eval/mean_reward_per_seed"] == [1.5, 5.5]
+    assert summary.returns is not None and summary.returns.shape == (2, 4)
+
+
+def test_before_any_episode_has_ended_nothing_is_said_about_returns():
+    summary, _, _ = run(Counting(ended=False), 10, log_every=10)
+    assert not [name for name in summary.history[0] if name.startswith("rollout/")]
+
+
+def test_every_observer_gets_every_row():
+    seen = ([], [])
+    observers = [lambda facts, place=place: seen[place].append(facts) for place in (0, 1)]
+    summary, rows, _ = run(Counting(), 30, observers, log_every=10, evaluate_every=0)
+    assert seen[0] == seen[1] == summary.history
+    assert rows == [10, 20, 30]
+
+
+def test_an_observer_may_ask_to_stop():
+    told = []
+
+    def enough(facts):
+        return facts["time/total_steps"] >= 20
+
+    trainer = Counting()
+    summary, _, _ = run(trainer, 100, [enough, told.append], log_every=10, evaluate_every=10)
+    assert summary.steps == trainer.steps == 20
+    assert told[1]["time/total_steps"] == 20  # those after the one that stops are told, too
+
+
+def test_a_stopped_run_ends_with_an_evaluation():
+    """Evaluation is when checkpoints are kept: without it the way to the stop would be lost."""
+    summary, _, evaluated = run(
+        Counting(), 100, [lambda facts: facts["time/total_steps"] >= 20], evaluate_every=50,
+        log_every=10,
+    )  # fmt: skip
+    assert evaluated == [20]
+    assert summary.returns is not None
+
+
+def test_anything_but_true_goes_on():
+    for answer in (None, False):
+        summary, _, _ = run(Counting(), 30, [lambda facts, a=answer: a], log_every=10)
+        assert summary.steps == 30
+
+
+def test_a_summary_introduces_itself():
+    summary, _, _ = run(Counting(), 30)
+    assert repr(summary).startswith("Summary(steps=30, ") and "evaluation_mean=1.5" in repr(summary)
+
+
+def test_all_problems_of_a_run_config_are_reported_together():
+    with pytest.raises(ConfigError) as error:
+        RunConfig(log_every=0, evaluate_every=-1, evaluation_episodes=0)
+    for name in ("log_every", "evaluate_every", "evaluation_episodes"):
+        assert name in str(error.value)
+    assert RunConfig(evaluate_every=0).evaluate_every == 0
