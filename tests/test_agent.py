@@ -253,7 +253,7 @@ def test_a_member_is_not_moved_by_the_others_training(three):
 def test_a_callable_environment(lopsided, tmp_path):
     """It cannot be stored: it is asked for, and then all is as before."""
     lopsided.save(tmp_path / "a")
-    with pytest.raises(CheckpointError, match=r"does not name its environment.*env="):
+    with pytest.raises(CheckpointError, match=r"\benv\b"):
         us.load(tmp_path / "a")
     with pytest.raises(CheckpointError, match="another environment"):
         us.load(tmp_path / "a", env=HOST)
@@ -284,7 +284,7 @@ def test_ones_own_networks(tmp_path):
     agent.train(40, **QUIET)
     agent.save(tmp_path / "a")
     assert b'"shape":[1,6,1]' in (tmp_path / "a" / "state.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match=r"your own networks.*networks="):
+    with pytest.raises(CheckpointError, match=r"\bnetworks\b"):
         us.load(tmp_path / "a")
     loaded = us.load(tmp_path / "a", networks=networks)
     np.testing.assert_array_equal(loaded.act(OBSERVATIONS), agent.act(OBSERVATIONS))

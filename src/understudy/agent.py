@@ -61,11 +61,16 @@ class Agent:
         `env_workers` processes step the environments; with 0 this process does.
         """
         use_compilation_cache()
-        for name, value in (("num_seeds", num_seeds), ("num_envs", num_envs or 1)):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if env_workers < 0:
-            raise ConfigError(f"env_workers must be at least 0, got {env_workers}")
+        for name, value, least in (
+            ("num_seeds", num_seeds, 1),
+            ("num_envs", num_envs, 1),
+            ("seed", seed, 0),
+            ("env_workers", env_workers, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if seed + num_seeds > 2**32:
+            raise ConfigError(f"seed must be below 2**32, got {seed}")
         self._device, self._env_workers = find_device(device), env_workers
         self._source = resolve(env, num_envs)
         self.env_name = env if isinstance(env, str) else None
@@ -273,7 +278,9 @@ class Agent:
         return self.algorithm.policy(self._state())
 
     def _best(self) -> int:
-        return 0 if self._scores is None else int(self._scores.argmax())
+        if self._scores is None:
+            return 0
+        return int(np.nan_to_num(self._scores, nan=-np.inf).argmax())
 
     def _play(self, episodes: int) -> np.ndarray:
         """Returns [members, episodes] of the present policies."""
@@ -305,16 +312,19 @@ class Agent:
         taken = to_normalised(np.asarray(action).reshape(len(rows), -1), self.spec)
         with self._on_device():
             state = jax.tree.map(lambda x: x[self._best()], self._state())
-            return np.asarray(answer(state, rows, taken))
+            return np.asarray(answer(state, jax.numpy.asarray(rows), jax.numpy.asarray(taken)))
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()
 
 
-@cache
 def agent_class(name: str) -> type[Agent]:
-    """The final Agent class of an algorithm, by the algorithm's name."""
-    algorithm = find(name)
+    """The final Agent class of an algorithm, by the algorithm's name in any case."""
+    return _agent_class(find(name))
+
+
+@cache
+def _agent_class(algorithm: type[Algorithm]) -> type[Agent]:
     body = {"algorithm_class": algorithm, "__doc__": algorithm.__doc__}
     return type(algorithm.__name__, (Agent,), body)
 
@@ -343,6 +353,9 @@ def _restore(
     device: str | None,
 ) -> Agent:
     about = stored.manifest
+    absent = sorted({"algorithm", "config", "env", "spec", "position", "seed"} - about.keys())
+    if absent:
+        raise CheckpointError(f"{path} is no checkpoint of an agent: no {', '.join(absent)} in it")
     missing = []
     if env is None and about["env"] is None:
         missing.append("env")
@@ -365,9 +378,10 @@ def _restore(
         loss_addons=loss_addons,
         device=device,
     )
-    if agent.spec != Spec.from_dict(about["spec"]):
+    expected = Spec.from_dict(about["spec"])
+    if agent.spec != expected:
         raise CheckpointError(
-            f"{path} was trained on another environment: it expects {Spec.from_dict(about['spec'])}, "
+            f"{path} was trained on another environment: it expects {expected}, "
             f"this one has {agent.spec}"
         )
     template = jax.eval_shape(

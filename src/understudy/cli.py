@@ -260,15 +260,23 @@ def _each(seeds: int) -> str:
 def _run_directory(options: argparse.Namespace, algorithm: str) -> Path:
     """The one asked for, which must be new; or a new one named after what is run."""
     if options.run is not None:
-        if options.run.exists() and any(options.run.iterdir()):
+        if options.run.is_dir() and any(options.run.iterdir()):
             raise ConfigError(f"{options.run} is not empty: choose another --run")
-        return options.run
+        return _made(options.run)
     env = options.env.replace(":", "-").replace("/", "-")
     stem = f"{algorithm}-{env}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory, copies = Path("runs") / stem, 1
     while directory.exists():
         copies += 1
         directory = Path("runs") / f"{stem}-{copies}"
+    return _made(directory)
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
     return directory
 
 

@@ -33,6 +33,7 @@ def save(path: Path | str, tree: Tree, manifest: dict[str, Any]) -> Path:
     """Write `tree` and `manifest` to the directory `path`, replacing what was there."""
     place = Path(path)
     arrays = name_leaves(tree)
+    refuse_unreadable(arrays)
     refuse_non_finite(arrays)
     data = format_safetensors(arrays)
     manifest = {"format": FORMAT, **manifest, "sha256": hashlib.sha256(data).hexdigest()}
@@ -56,7 +57,9 @@ def load(path: Path | str) -> Checkpoint:
         data = (place / ARRAYS).read_bytes()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{place} cannot be read: {error}") from error
-    if manifest.get("format", 0) > FORMAT:
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+        raise CheckpointError(f"{place / MANIFEST} is no manifest of a checkpoint")
+    if manifest["format"] > FORMAT:
         raise CheckpointError(
             f"{place} has format {manifest['format']}, newer than this version's {FORMAT}: "
             "update understudy"
@@ -81,10 +84,14 @@ def locate(path: Path) -> Path:
 def name_leaves(tree: Tree) -> dict[str, np.ndarray]:
     """Every leaf by its path, as NumPy on the host."""
     named, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+    # In C order: safetensors writes the bytes of a view as they lie in memory.
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf, order="C")
         for path, leaf in named
     }
+    if len(arrays) != len(named):
+        raise CheckpointError("two arrays of the state have the same name: nothing was written")
+    return arrays
 
 
 def restore(template: Tree, arrays: dict[str, np.ndarray]) -> Tree:
@@ -104,6 +111,13 @@ def restore(template: Tree, arrays: dict[str, np.ndarray]) -> Tree:
         more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise CheckpointError(f"the checkpoint does not fit this agent: {shown}{more}")
     return jax.tree.unflatten(structure, [jax.numpy.asarray(arrays[name]) for name in expected])
+
+
+def refuse_unreadable(arrays: dict[str, np.ndarray]) -> None:
+    """safetensors writes bfloat16 and its kin, but its NumPy side cannot read them again."""
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise CheckpointError(f"{name} is {array.dtype}: a checkpoint cannot hold that")
 
 
 def refuse_non_finite(arrays: dict[str, np.ndarray]) -> None:
@@ -127,10 +141,12 @@ def _move_into_place(fresh: Path, place: Path) -> None:
     """Directories cannot be exchanged in one move: the old one steps aside first, and `locate`
     finds it there should the process die in between."""
     previous = _previous(place)
-    shutil.rmtree(previous, ignore_errors=True)
     if place.exists():
-        if not (place / MANIFEST).is_file() and any(place.iterdir()):
+        foreign = not place.is_dir() or any(place.iterdir())
+        if foreign and not (place / MANIFEST).is_file():
             raise CheckpointError(f"{place} holds something else: nothing was written")
+        # Only now: where `place` is missing, the one that stepped aside is all there is.
+        shutil.rmtree(previous, ignore_errors=True)
         os.rename(place, previous)
     os.rename(fresh, place)
     directory = os.open(place.parent, os.O_RDONLY)

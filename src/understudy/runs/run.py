@@ -87,13 +87,12 @@ def train(
         until = min(stop, next_multiple(trainer.steps, config.log_every))
         if config.evaluate_every:
             until = min(until, next_multiple(trainer.steps, config.evaluate_every))
-        trainer.advance(-(-(until - trainer.steps) // num_envs))
+        before = trainer.steps
+        trainer.advance(-(-(until - before) // num_envs))
 
         # With several environments a step may pass a multiple without meeting it.
         ended = trainer.steps >= stop
-        due = crossed(until, config.evaluate_every) if config.evaluate_every else False
-        if not (ended or due or crossed(until, config.log_every)):
-            continue
+        due = crossed(before, trainer.steps, config.evaluate_every)
         facts = progress_facts(trainer)
         now = time.perf_counter()
         facts["time/fps"] = (trainer.steps - logged_steps) / max(now - logged_at, 1e-9)
@@ -103,13 +102,20 @@ def train(
             facts |= evaluation_facts(summary.returns)
         stopping = any([observer(facts) for observer in observers])
         summary.history.append(facts)
+        if stopping and not (ended or due):  # the way to the stop must not be lost
+            summary.returns = evaluate()
+            facts = {"time/total_steps": trainer.steps} | evaluation_facts(summary.returns)
+            for observer in observers:
+                observer(facts)
+            summary.history.append(facts)
         logged_at, logged_steps = time.perf_counter(), trainer.steps
     summary.steps, summary.seconds = trainer.steps - start, time.perf_counter() - clock
     return summary
 
 
-def crossed(until: int, interval: int) -> bool:
-    return until % interval == 0
+def crossed(before: int, after: int, interval: int) -> bool:
+    """Whether a multiple of the interval was met on the way; never where it is 0."""
+    return interval > 0 and after // interval > before // interval
 
 
 def progress_facts(trainer: Trainer) -> Facts:

@@ -1,0 +1,63 @@
+"""Draws the learning curves of the raw results: one picture per algorithm.
+
+    python benchmarks/curves.py
+
+Reads results/learning_{algorithm}_{env}.csv and writes results/learning_{algorithm}.png: the mean
+of the seeds' evaluations, their 95 % interval, and each seed as a thin line.
+"""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from understudy.math.statistics import mean_with_band
+
+RESULTS = Path(__file__).resolve().parent / "results"
+COLOUR = "#1f6feb"
+
+
+def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [points] and mean evaluation returns [seeds, points]."""
+    by_seed: dict[str, dict[int, float]] = defaultdict(dict)
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            if row["kind"] == "training":
+                by_seed[row["seed"]][int(row["steps"])] = float(row["mean_return"])
+    steps = sorted(next(iter(by_seed.values())))
+    return np.array(steps), np.array([[seed[step] for step in steps] for seed in by_seed.values()])
+
+
+def draw(algorithm: str, paths: list[Path]) -> Path:
+    figure = Figure(figsize=(5 * len(paths), 3.6), dpi=130, layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(paths)))
+    for axes, path in zip(panels, paths, strict=True):
+        steps, returns = read(path)
+        centre, low, high = mean_with_band(returns)
+        axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, lw=0)
+        axes.plot(steps, returns.T, color=COLOUR, lw=0.6, alpha=0.4)
+        axes.plot(steps, centre, color=COLOUR, lw=2)
+        env = path.stem.removeprefix(f"learning_{algorithm}_")
+        axes.set_title(f"{algorithm.upper()} on {env}, {len(returns)} seeds", fontsize=10)
+        axes.set_xlabel("environment steps")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(True, color="#d9dce1", lw=0.6)
+    panels[0].set_ylabel("evaluation return")
+    out = RESULTS / f"learning_{algorithm}.png"
+    figure.savefig(out)
+    return out
+
+
+def main() -> None:
+    by_algorithm: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(RESULTS.glob("learning_*_*.csv"), reverse=True):
+        by_algorithm[path.stem.split("_")[1]].append(path)
+    for algorithm, paths in sorted(by_algorithm.items()):
+        print(draw(algorithm, paths))
+
+
+if __name__ == "__main__":
+    main()
