@@ -30,6 +30,8 @@ from understudy.types import (
     Tree,
 )
 
+Index = int | Int32[Array, ""]  # of an update; an int where a program is compiled for it
+
 # (actor, batch, key) -> (a scalar added to the actor's loss, metrics to log)
 LossAddon = Callable[[Any, Batch, Key], tuple[Array, Metrics]]
 
@@ -115,12 +117,18 @@ class Algorithm(abc.ABC):
         """What must look at the whole batch before it may be split into shards."""
         return batch
 
+    @property
+    def due_period(self) -> int:
+        """After how many updates the pattern of `due` repeats."""
+        return 1
+
     @abc.abstractmethod
-    def due(self, index: Int32[Array, ""]) -> Any:
+    def due(self, index: Index) -> Any:
         """Which delayed parts take part in update number `index`.
 
         The index is the engine's own and is never batched over members: a batched predicate
-        would turn a conditional into computing both sides.
+        would turn a conditional into computing both sides. Where it is a plain int, the answer
+        is plain too, and a program compiled for it holds no conditional at all.
         """
 
     @abc.abstractmethod
@@ -266,7 +274,7 @@ def descend(
     return parameters, moments
 
 
-def every(index: Int32[Array, ""], interval: int) -> Bool[Array, ""] | bool:
+def every(index: Index, interval: int) -> Bool[Array, ""] | bool:
     """Whether update `index` is one of every `interval`; plainly True when each one is."""
     return True if interval == 1 else index % interval == 0
 

@@ -13,7 +13,7 @@ import abc
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,15 @@ from understudy.engine.packing import Parcel
 from understudy.engine.updates import Learner, updates
 from understudy.experience import Ring, add
 from understudy.types import Transition, Tree
+
+MOST_PHASES = 4  # of delayed updates, that are worth a program each
+
+
+class Call(NamedTuple):
+    """What one call of the learn program is compiled for."""
+
+    count: int  # updates
+    phase: int | None  # a single update's place in the pattern of delayed parts, if worth it
 
 
 class Form(abc.ABC):
@@ -152,36 +161,41 @@ class Learning:
         self._pack, self._unpack = jax.jit(self.form.pack), jax.jit(self.form.unpack)
         self._send = jax.jit(self.form.send_policy)
         self.learner, self.ring = learner, ring
+        self._period = algorithm.due_period
         self.restart_counting(0)
         members = len(learner.state.key)
 
-        def one(learner: Learner, ring: Ring, block: Array, index: Array, count: int):
+        def one(learner: Learner, ring: Ring, block: Array, index: Array, call: Call):
             report = parcel.unpack(block)
             step = Transition(**{name: report[name] for name in Transition._fields})
             ring = add(ring, step, report["valid"])
-            if count:
-                learner = updates(algorithm, learner, ring, index, count)
+            if call.count:
+                first = index if call.phase is None else call.phase
+                learner = updates(algorithm, learner, ring, first, call.count)
             return learner, ring
 
-        def learn(packed: Tree, ring: Ring, block: Array, index: Array, count: int):
-            lifted = over_members(partial(one, count=count), members, shared=(3,))
+        def learn(packed: Tree, ring: Ring, block: Array, index: Array, call: Call):
+            lifted = over_members(partial(one, call=call), members, shared=(3,))
             learner, ring = lifted(self.form.unpack(packed), ring, block, index)
             packed = self.form.pack(learner)
-            return packed, ring, index + count, self.form.send_policy(packed)
+            return packed, ring, index + call.count, self.form.send_policy(packed)
 
         self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
 
     def learn(self, block: np.ndarray, count: int) -> None:
         """Add a packed step [K, N, bytes] and do `count` updates; returns at once."""
         self._settle()
+        single = count == 1 and self._period <= MOST_PHASES
+        call = Call(count, self._done % self._period if single else None)
+        self._done += count
         if self._thread is None:
-            self._call(block, count)
+            self._call(block, call)
         else:
-            self._pending = self._thread.submit(self._call, block, count)
+            self._pending = self._thread.submit(self._call, block, call)
 
-    def _call(self, block: np.ndarray, count: int) -> None:
+    def _call(self, block: np.ndarray, call: Call) -> None:
         self._packed, self._ring, self._index, sent = self.program(
-            self._packed, self._ring, block, self._index, count
+            self._packed, self._ring, block, self._index, call
         )
         self._policy = self.form.receive_policy(sent, self._packed)
 
@@ -221,6 +235,7 @@ class Learning:
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""
         self._settle()
+        self._done = updates_done
         self._index = jax.device_put(jnp.int32(updates_done), self._device)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms.base import Algorithm, Index
 from understudy.experience import Ring, create, sample
 from understudy.types import Key, Metrics, Spec, Tree
 
@@ -51,7 +51,7 @@ def finite(gradients: Tree) -> Bool[Array, ""]:
     return jnp.isfinite(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves))
 
 
-def update(algorithm: Algorithm, learner: Learner, ring: Ring, index: Int32[Array, ""]) -> Learner:
+def update(algorithm: Algorithm, learner: Learner, ring: Ring, index: Index) -> Learner:
     """One guarded update of one member from a fresh batch.
 
     An update that is not finite is discarded as a whole: weights, moments, targets and counters
@@ -77,7 +77,7 @@ def update(algorithm: Algorithm, learner: Learner, ring: Ring, index: Int32[Arra
 
 
 def updates(
-    algorithm: Algorithm, learner: Learner, ring: Ring, first_index: Int32[Array, ""], count: int
+    algorithm: Algorithm, learner: Learner, ring: Ring, first_index: Index, count: int
 ) -> Learner:
     """`count` updates in one program."""
     if count == 1:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import (
     Algorithm,
     Aux,
+    Index,
     Replay,
     adam,
     add_terms,
@@ -115,7 +116,11 @@ class SAC(Algorithm):
         action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
         return action, memory, {"log_prob": log_prob}
 
-    def due(self, index: Int32[Array, ""]) -> Due:
+    @property
+    def due_period(self) -> int:
+        return self.config.target_update_interval
+
+    def due(self, index: Index) -> Due:
         return Due(targets=every(index, self.config.target_update_interval))
 
     def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:

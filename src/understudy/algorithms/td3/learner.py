@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import (
     Algorithm,
     Aux,
+    Index,
     Replay,
     adam,
     add_terms,
@@ -103,7 +104,11 @@ class TD3(Algorithm):
             action = jnp.clip(action + noise, -1.0, 1.0)
         return action, memory, {}
 
-    def due(self, index: Int32[Array, ""]) -> Due:
+    @property
+    def due_period(self) -> int:
+        return self.config.policy_delay * self.config.target_update_interval
+
+    def due(self, index: Index) -> Due:
         """All targets move with the delayed step, as in the paper."""
         delay = self.config.policy_delay
         return Due(
