@@ -125,8 +125,10 @@ def test_addons_join_the_actors_loss(name):
     size = float(jnp.sum(bias**2))
     more = float(after_aux.metrics["actor_loss"] - before_aux.metrics["actor_loss"])
     assert more == pytest.approx(0.5 * size + 3.0, rel=1e-4)
-    assert float(after_aux.metrics["bias_size"]) == pytest.approx(size, rel=1e-5)
-    assert float(after_aux.metrics["batch"]) == pytest.approx(float(make_batch().reward.mean()))
+    assert float(after_aux.metrics["addon/bias_size"]) == pytest.approx(size, rel=1e-5)
+    assert float(after_aux.metrics["addon/batch"]) == pytest.approx(
+        float(make_batch().reward.mean())
+    )
     # the gradient of ½·b² is b, and nothing else moves
     np.testing.assert_allclose(
         after.actor.head.bias - before.actor.head.bias, bias, rtol=1e-3, atol=1e-5
@@ -134,7 +136,7 @@ def test_addons_join_the_actors_loss(name):
     np.testing.assert_allclose(after.actor.head.weight, before.actor.head.weight, atol=1e-5)
     if name == "td3":  # an actor that is not due reports nothing
         metrics = added.gradients(index=1)[1].metrics
-        assert np.isnan(metrics["bias_size"]) and np.isnan(metrics["draw"])
+        assert np.isnan(metrics["addon/bias_size"]) and np.isnan(metrics["addon/draw"])
 
 
 @both
@@ -142,9 +144,21 @@ def test_an_addon_of_the_wrong_shape_is_named(name):
     def lopsided(actor, batch, key):
         return jnp.mean(actor.head.weight, axis=0), {}
 
-    made = Case(name, loss_addons=(lopsided,))
-    with pytest.raises(ConfigError, match=r"'lopsided' must return a scalar, got shape"):
-        jax.eval_shape(made.raw_gradients, made.state, make_batch(), KEY, jnp.int32(0))
+    def alone(actor, batch, key):
+        return jnp.float32(0.0)
+
+    def vector_metric(actor, batch, key):
+        return jnp.float32(0.0), {"rewards": batch.reward}
+
+    wrong = {
+        lopsided: r"'lopsided': a term must be a scalar, got \(4,\)",
+        alone: r"'alone' must return \(a scalar, a dict of metrics\)",
+        vector_metric: r"'vector_metric': rewards must be a scalar",
+    }
+    for addon, message in wrong.items():
+        made = Case(name, loss_addons=(addon,))
+        with pytest.raises(ConfigError, match=message):
+            jax.eval_shape(made.raw_gradients, made.state, make_batch(), KEY, jnp.int32(0))
 
 
 @both
