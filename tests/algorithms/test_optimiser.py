@@ -151,7 +151,7 @@ def test_an_addon_of_the_wrong_shape_is_named(name):
         return jnp.float32(0.0), {"rewards": batch.reward}
 
     wrong = {
-        lopsided: r"'lopsided': a term must be a scalar, got \(4,\)",
+        lopsided: r"'lopsided': a term must be a scalar, got \(\d,\)",
         alone: r"'alone' must return \(a scalar, a dict of metrics\)",
         vector_metric: r"'vector_metric': rewards must be a scalar",
     }
