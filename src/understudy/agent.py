@@ -73,6 +73,8 @@ class Agent:
             raise ConfigError(f"seed must be below 2**32, got {seed}")
         self._device, self._env_workers = find_device(device), env_workers
         self._source = resolve(env, num_envs)
+        if env_workers and isinstance(self._source, NativeEnv):
+            raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
         self.env_name = env if isinstance(env, str) else None
         self.preset = "given"
         if config is None:
@@ -80,13 +82,12 @@ class Agent:
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self.algorithm.check(self._source.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
-        from_source = getattr(self._source, "num_envs", 1)
-        self.num_envs = num_envs or from_source
+        self.num_envs = num_envs or getattr(self._source, "num_envs", 1)
         self._trainer: Trainer | None = None
         self._loaded: Any = None  # (state, position) of a checkpoint, until training needs it
         self._evaluators: dict[int, HostEvaluator | NativeEvaluator] = {}
         self._scores: np.ndarray | None = None  # the last evaluation's mean per member
-        self._act = jax.jit(self._act_deterministically, static_argnums=3)
+        self._act = jax.jit(self._act_once, static_argnums=3)
         self._draws = 0
 
     # -- what everybody uses ----------------------------------------------------------------
@@ -299,7 +300,7 @@ class Agent:
         self._scores = returns.mean(axis=1)
         return returns
 
-    def _act_deterministically(self, policy: Any, rows: Any, key: Any, explore: bool) -> Any:
+    def _act_once(self, policy: Any, rows: Any, key: Any, explore: bool) -> Any:
         first = jax.numpy.ones(len(rows), bool)
         memory = self.algorithm.memory(len(rows))
         return self.algorithm.act(policy, memory, rows, first, key, explore)[0]

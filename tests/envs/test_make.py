@@ -161,3 +161,11 @@ def test_the_room_is_lazy():
         "envs.CheckReport; assert callable(envs.check)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+
+
+def test_a_vector_environment_stays_in_this_process():
+    vector = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2)
+    source = resolve(vector)
+    with pytest.raises(EnvironmentError, match="cannot move to worker processes"):
+        source.make_host(2, EpisodeSeeds(0, 2), workers=1)
+    vector.close()

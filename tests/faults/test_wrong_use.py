@@ -21,6 +21,7 @@ def test_mistakes_are_refused_before_anything_starts():
         "num_envs must be at least 1, got 0": lambda: us.SAC("Pendulum-v1", num_envs=0),
         "steps must be at least 1": lambda: us.SAC("Pendulum-v1").train(0),
         "episodes must be at least 1": lambda: us.SAC("Pendulum-v1").evaluate(0),
+        "env_workers is for": lambda: us.SAC("jax:Pendulum-v1", env_workers=2),
         "seed must be": lambda: us.SAC("Pendulum-v1", seed=-1),
     }.items():
         with pytest.raises(ConfigError, match=problem):

@@ -235,6 +235,7 @@ class Learning:
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""
         self._settle()
+        # Twice: on the host to choose a program, on the device because a transfer is dear.
         self._done = updates_done
         self._index = jax.device_put(jnp.int32(updates_done), self._device)
 

@@ -216,6 +216,11 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
     def make(rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
         from understudy.envs.user_vector import UserVectorEnvs
 
+        if workers:
+            raise EnvironmentError(
+                "a vector environment cannot move to worker processes: give a callable that "
+                "makes one environment"
+            )
         factories = getattr(env.unwrapped, "env_fns", None)
         if seeds.stream == TRAINING and rows == env.num_envs:
             return UserVectorEnvs(env, seeds, owned=False)
