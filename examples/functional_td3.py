@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from understudy.algorithms.td3 import TD3, TD3Config
 from understudy.envs.native import Pendulum
-from understudy.experience import add, create, sample
+from understudy.experience.ring import add, create, sample
 from understudy.types import Transition
 
 
@@ -22,7 +22,7 @@ def main(steps: int = 3_000) -> None:
         over = after.terminated | after.truncated
         what = (seen, action[0], after.reward, after.terminated, over, after.observation)
         ring = add(ring, Transition(*(x[None] for x in what)), jnp.ones(1, bool))
-        batch = sample(ring, keys[2], 64, gamma=state.hyper["gamma"], reward_scale=jnp.ones(()))
+        batch, _ = sample(ring, keys[2], 64, gamma=state.hyper["gamma"], reward_scale=jnp.ones(()))
         gradients, _ = td3.gradients(state, batch, keys[3], td3.due(index))
         fresh, going_on = env.reset(keys[4]), (after.state, after.observation)
         world, seen = jax.tree.map(lambda a, b: jnp.where(over, a, b), fresh, going_on)

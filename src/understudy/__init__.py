@@ -11,8 +11,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from understudy.agent import Agent, load
+    from understudy.algorithms.addons import action_penalty, kl_to_reference
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
+    from understudy.math.curves import constant, cosine, exponential, linear, piecewise
     from understudy.nets import Networks
     from understudy.runs.run import RunConfig
     from understudy.types import UnderstudyError
@@ -29,7 +31,14 @@ __all__ = [
     "SACConfig",
     "TD3Config",
     "UnderstudyError",
+    "action_penalty",
+    "constant",
+    "cosine",
+    "exponential",
+    "kl_to_reference",
+    "linear",
     "load",
+    "piecewise",
 ]
 
 _ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runs")
@@ -39,6 +48,13 @@ _HOME = {
     "Networks": "nets",
     "RunConfig": "runs.run",
     "UnderstudyError": "types",
+    "action_penalty": "algorithms.addons",
+    "kl_to_reference": "algorithms.addons",
+    "constant": "math.curves",
+    "cosine": "math.curves",
+    "exponential": "math.curves",
+    "linear": "math.curves",
+    "piecewise": "math.curves",
 }
 
 

@@ -12,19 +12,18 @@ import numpy as np
 import understudy
 from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
-from understudy.engine.device import DeviceTrainer
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
-from understudy.engine.host import HostTrainer
+from understudy.engine.loops import check_workers, make_evaluator, make_trainer
 from understudy.engine.members import take_member
-from understudy.engine.trainer import Setting, Trainer
-from understudy.envs.base import NativeEnv
+from understudy.engine.trainer import Position, Setting, Trainer
 from understudy.envs.make import resolve
-from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import to_normalised, to_real
+from understudy.math.curves import Schedule
 from understudy.math.statistics import summary as summarise
 from understudy.nets import Networks
 from understudy.runs import checkpoint
+from understudy.runs.handed import Handed, check_weights, name_of
 from understudy.runs.progress import Progress
 from understudy.runs.records import Records
 from understudy.runs.run import Observer, RunConfig, Summary, train
@@ -61,20 +60,10 @@ class Agent:
         `env_workers` processes step the environments; with 0 this process does.
         """
         use_compilation_cache()
-        for name, value, least in (
-            ("num_seeds", num_seeds, 1),
-            ("num_envs", num_envs, 1),
-            ("seed", seed, 0),
-            ("env_workers", env_workers, 0),
-        ):
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if seed + num_seeds > 2**32:
-            raise ConfigError(f"seed must be below 2**32, got {seed}")
         self._device, self._env_workers = find_device(device), env_workers
-        self._source = resolve(env, num_envs)
-        if env_workers and isinstance(self._source, NativeEnv):
-            raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
+        default = self.algorithm_class.num_envs
+        self._source = resolve(env, num_envs, default)
+        check_workers(env_workers, self._source)
         self.env_name = env if isinstance(env, str) else None
         self.preset = "given"
         if config is None:
@@ -82,11 +71,13 @@ class Agent:
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self.algorithm.check(self._source.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
-        self.num_envs = num_envs or getattr(self._source, "num_envs", 1)
+        self.num_envs = num_envs or getattr(self._source, "num_envs", default)
+        self._setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs)
         self._trainer: Trainer | None = None
         self._loaded: Any = None  # (state, position) of a checkpoint, until training needs it
         self._evaluators: dict[int, HostEvaluator | NativeEvaluator] = {}
         self._scores: np.ndarray | None = None  # the last evaluation's mean per member
+        self._schedules: dict[str, Schedule] = {}
         self._act = jax.jit(self._act_once, static_argnums=3)
         self._draws = 0
 
@@ -96,12 +87,16 @@ class Agent:
         self,
         steps: int,
         *,
+        schedules: dict[str, Schedule] | None = None,
         run: RunConfig | None = None,
         run_dir: str | Path | None = None,
         observers: tuple[Observer, ...] = (),
         progress: bool = True,
     ) -> Summary:
         """Train for that many more steps (per seed).
+
+        `schedules` maps moving hyper-parameters to curves (`us.linear(3e-4, 0.0)`) or functions
+        of the step. Curves span the steps of the first training, and go on in later ones.
 
         With a `run_dir` the log (progress.csv), a learning curve and checkpoints are kept
         there: `checkpoint`, the newest, and `best`, the best by evaluation.
@@ -111,6 +106,11 @@ class Agent:
         run = run or RunConfig()
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
+            if not trainer.position.horizon:
+                trainer.position.horizon = trainer.steps + steps
+            if schedules is not None or trainer.movement is None:
+                trainer.schedule(self._schedules | (schedules or {}))
+                self._schedules |= schedules or {}
             watchers: list[Observer] = list(observers)
             title = f"{self.name} on {self.env_name or 'your environment'}"
             if run_dir is not None:
@@ -154,7 +154,10 @@ class Agent:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
         with self._on_device():
             scores = None if self._scores is None else self._scores.tolist()
-            manifest = self._about() | {"position": self._position(), "scores": scores}
+            manifest = self._about() | {
+                "position": dataclasses.asdict(self._position()),
+                "scores": scores,
+            }
             return checkpoint.save(path, jax.device_get(self._state()), manifest)
 
     @classmethod
@@ -165,6 +168,7 @@ class Agent:
         env: Any = None,
         networks: Networks | None = None,
         loss_addons: tuple[LossAddon, ...] = (),
+        schedules: dict[str, Schedule] | None = None,
         device: str | None = None,
     ) -> Any:
         """Like `us.load`, but refuses a checkpoint of another algorithm."""
@@ -172,7 +176,7 @@ class Agent:
         if stored.manifest["algorithm"] != cls.algorithm_class.name:
             theirs, ours = stored.manifest["algorithm"].upper(), cls.algorithm_class.name.upper()
             raise CheckpointError(f"{path} is a checkpoint of {theirs}, not of {ours}")
-        return _restore(path, stored, env, networks, loss_addons, device)
+        return _restore(path, stored, Handed(env, networks, loss_addons, schedules or {}), device)
 
     def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""
@@ -197,6 +201,25 @@ class Agent:
         """The member that did best in the last evaluation (the first one before any)."""
         return self[self._best()]
 
+    def set(self, **values: Any) -> None:
+        """Change moving hyper-parameters now: `agent.set(learning_rate=1e-4)`, or one value per
+        seed. Nothing is compiled; a schedule of that name ends."""
+        with self._on_device():
+            self._ensure_trainer().set(values)
+        for name in values:
+            self._schedules.pop(name, None)
+
+    def get_weights(self) -> dict[str, Any]:
+        """The networks that learn, by name, as trees of NumPy arrays with a leading axis of
+        seeds. Their targets are not among them."""
+        return jax.device_get(self.algorithm.get_weights(self._state()))
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Take over networks as `get_weights` gives them; targets follow at once."""
+        check_weights(weights, self.get_weights())
+        with self._on_device():
+            self._ensure_trainer().set_weights(jax.tree.map(jax.numpy.asarray, weights))
+
     def q_values(self, observation: Any, action: Any) -> np.ndarray:
         """Each critic's value of (observation, action): [critics, batch]; actions in the
         environment's own units."""
@@ -206,6 +229,14 @@ class Agent:
         """Log-density of actions under the policy: [batch]. Actions are in the environment's own
         units, the density is that of the normalised action."""
         return self._ask("log_prob", observation, action)
+
+    def value(self, observation: Any) -> np.ndarray:
+        """The value of each observation under the policy: [batch]."""
+        return self._ask("value", observation)
+
+    def evaluate_actions(self, observation: Any, action: Any) -> Any:
+        """Value, log-density and entropy for a batch: three times [batch]."""
+        return self._ask("evaluate_actions", observation, action)
 
     def close(self) -> None:
         """Release environments and their processes."""
@@ -225,7 +256,7 @@ class Agent:
     @property
     def steps(self) -> int:
         """Transitions per seed so far."""
-        return self._position()["iterations"] * self.num_envs
+        return self._position().iterations * self.num_envs
 
     def __repr__(self) -> str:
         seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
@@ -242,7 +273,8 @@ class Agent:
             "num_seeds": self.num_seeds,
             "num_envs": self.num_envs,
             "own_networks": self.algorithm.networks != Networks(),
-            "loss_addons": [_name(addon) for addon in self.algorithm.loss_addons],
+            "loss_addons": [name_of(addon) for addon in self.algorithm.loss_addons],
+            "schedules": sorted(self._schedules),
             "config": dataclasses.asdict(self.config),
             "spec": dataclasses.asdict(self.spec),
         }
@@ -251,29 +283,19 @@ class Agent:
 
     def _ensure_trainer(self) -> Trainer:
         if self._trainer is None:
-            setting = Setting(self.algorithm, self.spec, self.seed, self.num_seeds, self.num_envs)
-            if isinstance(self._source, NativeEnv):
-                self._trainer = DeviceTrainer(setting, self._source)
-            else:
-                seeds = EpisodeSeeds(self.seed, self.num_envs, self.num_seeds)
-                rows = self.num_seeds * self.num_envs
-                envs = self._source.make_host(rows, seeds, self._env_workers)
-                self._trainer = HostTrainer(setting, envs)
+            self._trainer = make_trainer(self._setting, self._source, self._env_workers)
             if self._loaded is not None:
-                state, position = self._loaded
-                self._trainer.resume(state, **position)
+                self._trainer.resume(*self._loaded)
                 self._loaded = None
         return self._trainer
 
     def _state(self) -> Any:
         return self._loaded[0] if self._loaded else self._ensure_trainer().learner.state
 
-    def _position(self) -> dict[str, int]:
+    def _position(self) -> Position:
         if self._loaded:
             return self._loaded[1]
-        if self._trainer is None:
-            return {"iterations": 0, "updates": 0}
-        return dataclasses.asdict(self._trainer.position)
+        return Position() if self._trainer is None else self._trainer.position
 
     def _policy(self) -> Any:
         return self.algorithm.policy(self._state())
@@ -286,34 +308,27 @@ class Agent:
     def _play(self, episodes: int) -> np.ndarray:
         """Returns [members, episodes] of the present policies."""
         if episodes not in self._evaluators:
-            members = self.num_seeds
-            if isinstance(self._source, NativeEnv):
-                evaluator = NativeEvaluator(
-                    self.algorithm, self._source, members, episodes, self.seed
-                )
-            else:
-                seeds = EpisodeSeeds(self.seed, episodes, members).for_evaluation()
-                envs = self._source.make_host(members * episodes, seeds)
-                evaluator = HostEvaluator(self.algorithm, envs, members, episodes)
-            self._evaluators[episodes] = evaluator
+            self._evaluators[episodes] = make_evaluator(self._setting, self._source, episodes)
         returns = self._evaluators[episodes].returns(self._policy())
         self._scores = returns.mean(axis=1)
         return returns
 
     def _act_once(self, policy: Any, rows: Any, key: Any, explore: bool) -> Any:
         first = jax.numpy.ones(len(rows), bool)
-        memory = self.algorithm.memory(len(rows))
+        memory = self.algorithm.memory(policy, len(rows))
         return self.algorithm.act(policy, memory, rows, first, key, explore)[0]
 
-    def _ask(self, question: str, observation: Any, action: Any) -> np.ndarray:
+    def _ask(self, question: str, observation: Any, action: Any = None) -> Any:
         answer = getattr(self.algorithm, question, None)
         if answer is None:
             raise AttributeError(f"{self.name} has no {question}")
-        rows = np.atleast_2d(np.asarray(observation, np.float32))
-        taken = to_normalised(np.asarray(action).reshape(len(rows), -1), self.spec)
+        asked = [np.atleast_2d(np.asarray(observation, np.float32))]
+        if action is not None:
+            taken = np.asarray(action).reshape(len(asked[0]), -1)
+            asked.append(to_normalised(taken, self.spec))
         with self._on_device():
             state = jax.tree.map(lambda x: x[self._best()], self._state())
-            return np.asarray(answer(state, jax.numpy.asarray(rows), jax.numpy.asarray(taken)))
+            return jax.device_get(answer(state, *map(jax.numpy.asarray, asked)))
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()
@@ -336,47 +351,32 @@ def load(
     env: Any = None,
     networks: Networks | None = None,
     loss_addons: tuple[LossAddon, ...] = (),
+    schedules: dict[str, Schedule] | None = None,
     device: str | None = None,
 ) -> Agent:
     """Restore an agent from a checkpoint or run directory.
 
-    What cannot be stored is handed in again: `env` (if it was no id), `networks`, `loss_addons`.
+    What cannot be stored is handed in again: `env` (if it was no id), `networks`, `loss_addons`,
+    `schedules`.
     """
-    return _restore(path, checkpoint.load(path), env, networks, loss_addons, device)
+    handed = Handed(env, networks, loss_addons, schedules or {})
+    return _restore(path, checkpoint.load(path), handed, device)
 
 
 def _restore(
-    path: str | Path,
-    stored: checkpoint.Checkpoint,
-    env: Any,
-    networks: Networks | None,
-    loss_addons: tuple[LossAddon, ...],
-    device: str | None,
+    path: str | Path, stored: checkpoint.Checkpoint, handed: Handed, device: str | None
 ) -> Agent:
     about = stored.manifest
-    absent = sorted({"algorithm", "config", "env", "spec", "position", "seed"} - about.keys())
-    if absent:
-        raise CheckpointError(f"{path} is no checkpoint of an agent: no {', '.join(absent)} in it")
-    missing = []
-    if env is None and about["env"] is None:
-        missing.append("env")
-    if networks is None and about["own_networks"]:
-        missing.append("networks")
-    if [_name(addon) for addon in loss_addons] != about["loss_addons"]:
-        missing.append(f"loss_addons ({', '.join(about['loss_addons']) or 'none'})")
-    if missing:
-        raise CheckpointError(
-            f"{path} needs what cannot be stored in it: give us.load(…) its {', '.join(missing)}"
-        )
+    handed.check(path, about)
     cls = agent_class(about["algorithm"])
     agent = cls(
-        about["env"] if env is None else env,
+        about["env"] if handed.env is None else handed.env,
         cls.algorithm_class.config_class(**about["config"]),
         seed=about["seed"],
         num_seeds=about["num_seeds"],
         num_envs=about["num_envs"],
-        networks=networks,
-        loss_addons=loss_addons,
+        networks=handed.networks,
+        loss_addons=handed.loss_addons,
         device=device,
     )
     expected = Spec.from_dict(about["spec"])
@@ -389,12 +389,9 @@ def _restore(
         jax.vmap(lambda key: agent.algorithm.init(agent.spec, key)),
         jax.ShapeDtypeStruct((agent.num_seeds, 2), np.uint32),
     )
-    agent.preset = about["preset"]
+    agent.preset, agent._schedules = about["preset"], handed.schedules
     with agent._on_device():
-        agent._loaded = (checkpoint.restore(template, stored.arrays), about["position"])
+        state = checkpoint.restore(template, stored.arrays)
+        agent._loaded = (state, Position(**about["position"]))
     agent._scores = None if about["scores"] is None else np.array(about["scores"])
     return agent
-
-
-def _name(addon: LossAddon) -> str:
-    return getattr(addon, "__name__", type(addon).__name__)

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,6 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any):
         super().__init__(allow_abbrev=False, formatter_class=_Help, **settings)
+        self.refused: Mapping[str, str] = {}  # settings that cannot be, and why
 
     def error(self, message: str) -> NoReturn:
         _fail(f"{message} (see {self.prog} --help)")
@@ -53,6 +54,9 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(arguments)
         if unknown:
             flag = unknown[0].split("=")[0]
+            setting = flag.removeprefix("--").replace("-", "_")
+            if setting in self.refused:
+                _fail(f"there is no {flag} here: {self.refused[setting]}")
             what = "flag" if flag.startswith("-") else "argument"
             hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
             _fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")
@@ -111,6 +115,7 @@ def _train_parser(arguments: list[str]) -> _Parser:
         description="Train an agent; keep its log, learning curve and checkpoints in a directory.",
     )
     parser.set_defaults(command=_train)
+    parser.refused = algorithm.config_class.refused
     add = parser.add_argument
     add("algorithm", nargs="?", default=DEFAULT_ALGORITHM, metavar="ALGO",
         help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip
@@ -119,7 +124,8 @@ def _train_parser(arguments: list[str]) -> _Parser:
     add("--steps", type=_count, metavar="N", help="environment steps in all, per seed")
     add("--seed", type=int, default=0, metavar="S", help="the first seed (default: 0)")
     add("--seeds", type=_count, default=1, metavar="K", help="train K seeds in one program")
-    add("--envs", type=_count, default=1, metavar="N", help="environments per seed")
+    add("--envs", type=_count, metavar="N",
+        help=f"environments per seed (default: {algorithm.num_envs})")  # fmt: skip
     add("--env-workers", type=_whole, default=0, metavar="W",
         help="worker processes that step the environments (default: 0, this process)")  # fmt: skip
     add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")

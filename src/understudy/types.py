@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float, Int32, Shaped, UInt32
+from jaxtyping import Array, Bool, Float, Int32, Shaped, UInt32
 
 # Keys are raw `uint32[2]` arrays: every leaf of a State is then a plain array that can be
 # saved, compared and hashed like any other.
@@ -60,6 +60,11 @@ class Continuous:
         return len(self.low)
 
     @property
+    def stored(self) -> ArraySpec:
+        """One action as experience keeps it."""
+        return ArraySpec((self.size,))
+
+    @property
     def bounded(self) -> bool:
         return all(math.isfinite(bound) for bound in self.low + self.high)
 
@@ -76,13 +81,37 @@ class Discrete:
         """How wide an action is to a network: one number per choice."""
         return self.n
 
+    @property
+    def stored(self) -> ArraySpec:
+        return ArraySpec((), "int32")
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once, each one in its own number of them, counted from 0."""
+
+    choices: tuple[int, ...]
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(self.choices)
+
+    @property
+    def stored(self) -> ArraySpec:
+        return ArraySpec((len(self.choices),), "int32")
+
+
+Action = Continuous | Discrete | MultiDiscrete
+
 
 @dataclass(frozen=True)
 class Spec:
     """What an agent sees and what it does."""
 
     observation: ArraySpec
-    action: Continuous | Discrete
+    action: Action
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Spec":
@@ -91,7 +120,8 @@ class Spec:
         def tuples(fields: dict[str, Any]) -> dict[str, Any]:
             return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
-        action = Discrete if "n" in stored["action"] else Continuous
+        kinds = {"n": Discrete, "choices": MultiDiscrete, "low": Continuous}
+        action = next(kind for mark, kind in kinds.items() if mark in stored["action"])
         return cls(ArraySpec(**tuples(stored["observation"])), action(**tuples(stored["action"])))
 
 
@@ -116,6 +146,18 @@ class Batch(NamedTuple):
     next_observation: Shaped[Array, "batch observation"]
     weight: Float[Array, " batch"]  # importance weight; ones for uniform replay
     row: Int32[Array, " batch"]  # place in the whole batch: a shard draws its rows' own noise
+
+
+class Trajectory(NamedTuple):
+    """Consecutive steps of N environments, [time, envs, ...]: what traces need to know."""
+
+    observation: Shaped[Array, "time envs observation"]
+    action: Shaped[Array, "time envs *action"]
+    reward: Float[Array, "time envs"]  # scaled
+    discount: Float[Array, "time envs"]  # gamma * (1 - terminated)
+    last: Bool[Array, "time envs"]  # traces are cut after these
+    next_observation: Shaped[Array, "time envs observation"]
+    valid: Bool[Array, "time envs"]  # False where a row is no transition (it only reset)
 
 
 Tree = Any  # a pytree of arrays

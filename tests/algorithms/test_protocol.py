@@ -12,7 +12,7 @@ from understudy.algorithms.sac import SAC
 from understudy.algorithms.sac import losses as sac_losses
 from understudy.algorithms.td3 import TD3Config
 from understudy.algorithms.td3 import losses as td3_losses
-from understudy.experience import add, create, sample
+from understudy.experience.ring import add, create, sample
 from understudy.math.targets import pessimistic
 from understudy.nets import evaluate_ensemble
 from understudy.types import (
@@ -157,7 +157,7 @@ def test_truncation_bootstraps_and_termination_does_not(name):
         )
         ring = add(ring, step, jnp.array([True]))
     gamma = jnp.float32(0.9)
-    batch = sample(ring, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
+    batch, _ = sample(ring, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
     noise, zero = jnp.zeros((64, 2)), jnp.float32(0.0)
     if name == "td3":
         target = td3_losses.critic_target(
@@ -187,7 +187,7 @@ def test_any_number_of_critics(name, num_critics):
 
 
 def test_algorithms_are_found_by_name():
-    assert set(available()) == {"td3", "sac"}
+    assert {"td3", "sac"} <= set(available())
     assert find("SAC") is available()["sac"]
     with pytest.raises(ConfigError, match="did you mean 'td3'"):
         find("tdd3")

@@ -15,7 +15,7 @@ def short_programs(monkeypatch):
 def test_episodes_join_without_a_seam(make_trainer, short_programs):
     trainer = make_trainer("td3", "jax:Pendulum-v1", num_envs=2, buffer_size=2000)
     trainer.advance(450)
-    storage = jax.device_get(jax.tree.map(lambda x: x[0], trainer.ring.storage))
+    storage = jax.device_get(jax.tree.map(lambda x: x[0], trainer.experience.storage))
     for lane in range(2):
         last = storage.last[lane, :450]
         assert np.flatnonzero(last).tolist() == [199, 399]
@@ -74,7 +74,9 @@ def test_any_number_of_iterations(make_trainer, short_programs):
 @pytest.mark.parametrize("members", [1, 2])
 def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=members, buffer_size=54_320)
-    lowered = trainer._steady.lower(trainer.learner, trainer.ring, trainer._world, np.int32(0))
+    lowered = trainer._steady.lower(
+        trainer.learner, trainer.experience, trainer._world, np.int32(0), {}
+    )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
@@ -85,8 +87,10 @@ def test_a_discarded_update_touches_one_member_only(make_trainer, short_programs
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=2)
     trainer.advance(40)
     before = jax.device_get(trainer.learner)
-    reward = trainer.ring.storage.reward.at[0].set(np.nan)
-    trainer.ring = trainer.ring._replace(storage=trainer.ring.storage._replace(reward=reward))
+    reward = trainer.experience.storage.reward.at[0].set(np.nan)
+    trainer.experience = trainer.experience._replace(
+        storage=trainer.experience.storage._replace(reward=reward)
+    )
     trainer.advance(5)
     after = jax.device_get(trainer.learner)
     for old, new in zip(jax.tree.leaves(before.state), jax.tree.leaves(after.state), strict=True):

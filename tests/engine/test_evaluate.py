@@ -35,7 +35,7 @@ class Same(Algorithm):
         action = jnp.broadcast_to(policy, (len(observation), 1)) + 0.01 * memory[:, None]
         return action, memory, {}
 
-    def memory(self, num_envs):
+    def memory(self, policy, num_envs):
         return jnp.full(num_envs, 50, jnp.int32)  # never read: every episode begins with `first`
 
     def _unused(self, *arguments):

@@ -13,7 +13,7 @@ from understudy.engine.learning import Call, Learning, Leaves, Vectors
 
 def stored_rows(trainer, member=0):
     """What a member's ring holds, lane by lane, oldest first, as NumPy."""
-    ring = jax.device_get(jax.tree.map(lambda x: x[member], trainer.ring))
+    ring = jax.device_get(jax.tree.map(lambda x: x[member], trainer.experience))
     return [
         jax.tree.map(lambda store, lane=lane: store[lane, : ring.stored[lane]], ring.storage)
         for lane in range(len(ring.stored))
@@ -93,7 +93,7 @@ def test_the_ring_is_updated_in_place(make_trainer):
     trainer.advance(40)
     learning = trainer.learning
     lowered = learning.program.lower(
-        learning._packed, learning.ring, trainer._block, learning._index, Call(1, 0)
+        learning._packed, learning.experience, trainer._block, learning._index, None, Call(1, 0, ())
     )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
@@ -111,8 +111,8 @@ def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypat
         trainer.metrics()  # reads and replaces the learner in the middle
         trainer.advance(30)
     for a, b in zip(
-        jax.tree.leaves((here.learner, here.ring)),
-        jax.tree.leaves((there.learner, there.ring)),
+        jax.tree.leaves((here.learner, here.experience)),
+        jax.tree.leaves((there.learner, there.experience)),
         strict=True,
     ):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

@@ -21,8 +21,8 @@ def test_a_member_equals_the_single_run_of_its_seed(make_trainer, algorithm, env
         trainer.advance(120)
     assert several.position.updates >= 100
     np.testing.assert_allclose(weights(several, 2), weights(single, 0), rtol=2e-3, atol=2e-4)
-    ring = jax.tree.map(lambda x: np.asarray(x[2], np.float32), several.ring.storage)
-    alone = jax.tree.map(lambda x: np.asarray(x[0], np.float32), single.ring.storage)
+    ring = jax.tree.map(lambda x: np.asarray(x[2], np.float32), several.experience.storage)
+    alone = jax.tree.map(lambda x: np.asarray(x[0], np.float32), single.experience.storage)
     for ours, theirs in zip(ring, alone, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2)
     assert not np.allclose(weights(several, 0), weights(several, 1), atol=1e-3)

@@ -12,7 +12,7 @@ from scripted import Scripted
 
 from understudy.envs import EnvSource, EpisodeSeeds, NativeEnv, resolve
 from understudy.envs.native import NATIVE
-from understudy.types import EnvironmentError
+from understudy.types import ConfigError, EnvironmentError
 
 SEEDS = EpisodeSeeds(0)
 
@@ -150,7 +150,8 @@ def test_a_vector_environment():
 
 @pytest.mark.parametrize(("env", "count"), [(7, None), (None, 1), ("Pendulum-v1", 0)])
 def test_anything_else_is_refused(env, count):
-    with pytest.raises(EnvironmentError, match=r"accepted: a Gymnasium id|at least 1"):
+    refusal = (EnvironmentError, ConfigError)
+    with pytest.raises(refusal, match=r"accepted: a Gymnasium id|at least 1"):
         resolve(env, count)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from understudy.experience import add, create, sample
+from understudy.experience.ring import add, create, sample
 from understudy.types import ArraySpec, Continuous, Spec, Transition
 
 SPEC = Spec(ArraySpec((1,)), Continuous((-1.0,), (1.0,), (1,)))
@@ -29,7 +29,7 @@ def sampler(n_step: int, batch_size: int = BATCH):
 
 def draw(ring, seed=0, *, gamma=0.5, reward_scale=1.0, n_step=1):
     """A batch of NumPy arrays, flat where the specs above have one number."""
-    batch = sampler(n_step)(
+    batch, _ = sampler(n_step)(
         ring,
         jax.random.PRNGKey(seed),
         gamma=jnp.float32(gamma),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from understudy.experience import add, create, size_in_bytes
+from understudy.experience.ring import add, create, size_in_bytes
 from understudy.types import ArraySpec, Continuous, Discrete, Spec, Transition
 
 CHEETAH = Spec(ArraySpec((17,)), Continuous((-1.0,) * 6, (1.0,) * 6, (6,)))

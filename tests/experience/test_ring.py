@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from listed import BATCH, Listed, Step, draw, histories
 
-from understudy.experience import add, num_stored, sample
+from understudy.experience.ring import add, num_stored, sample
 from understudy.types import Transition
 
 SHAPES = [(4, 1), (10, 3)]  # capacity, lanes: the second does not divide
@@ -140,7 +140,7 @@ def test_members_have_rings_of_their_own():
     keys = jax.random.split(jax.random.PRNGKey(0), 2)
 
     def take(ring, key):
-        return sample(ring, key, 8, gamma=jnp.float32(1.0), reward_scale=jnp.float32(1.0))
+        return sample(ring, key, 8, gamma=jnp.float32(1.0), reward_scale=jnp.float32(1.0))[0]
 
     batch = jax.vmap(take)(rings, keys)
     np.testing.assert_array_equal(batch.observation[..., 0], [[10.0] * 8, [20.0] * 8])

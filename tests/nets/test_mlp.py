@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from understudy.nets import MLP, Linear
-from understudy.nets.initialise import INITIALISERS, kaiming, orthogonal
+from understudy.nets.initialise import INITIALISERS, kaiming, orthogonal, scaled
 from understudy.nets.mlp import ACTIVATIONS, LayerNorm
 
 KEY = jax.random.PRNGKey(0)
@@ -41,6 +41,22 @@ def test_linear_starts_within_kaimings_bounds_with_a_bias_of_its_own():
     np.testing.assert_array_equal(zero_bias, np.zeros(4))
 
 
+@pytest.mark.parametrize("gain", [0.01, 1, 3.0])
+def test_a_gain_replaces_that_of_orthogonal_and_multiplies_kaimings(gain):
+    weight = np.asarray(scaled("orthogonal", gain)(KEY, 12, 5), np.float64)
+    np.testing.assert_allclose(weight.T @ weight, gain**2 * np.eye(5), atol=1e-5 * gain**2)
+    weight = np.asarray(scaled("kaiming", gain)(KEY, 100, 50))
+    np.testing.assert_allclose(weight, gain * np.asarray(kaiming(KEY, 100, 50)), rtol=1e-5)
+    for initialisation in INITIALISERS:
+        layer = Linear(25, 4, KEY, scaled(initialisation, gain))
+        np.testing.assert_array_equal(layer.bias, np.zeros(4))  # or it would start at its bias
+
+
+@pytest.mark.parametrize("initialisation", sorted(INITIALISERS))
+def test_without_a_gain_nothing_changes(initialisation):
+    assert scaled(initialisation, None) is INITIALISERS[initialisation]
+
+
 def test_layers_do_not_share_their_draws():
     mlp = MLP(8, (8, 8, 8), KEY)
     weights = [np.asarray(layer.weight) for layer in mlp.layers]
@@ -55,9 +71,9 @@ def test_layer_norm_is_numpys():
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.mean(got, -1), np.zeros(6), atol=1e-6)
     np.testing.assert_allclose(np.std(got, -1), np.ones(6), atol=1e-4)
-    scaled = jax.tree.map(lambda leaf: leaf + jnp.arange(7.0), norm)
+    moved = jax.tree.map(lambda leaf: leaf + jnp.arange(7.0), norm)
     want = want * (1 + np.arange(7)) + np.arange(7)
-    np.testing.assert_allclose(scaled(jnp.asarray(x, jnp.float32)), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(moved(jnp.asarray(x, jnp.float32)), want, rtol=1e-4, atol=1e-4)
     assert np.all(np.isfinite(norm(jnp.ones((1, 7)))))  # a constant row has no variance
 
 

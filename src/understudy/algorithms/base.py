@@ -6,26 +6,25 @@ machine and many gradient workers compute the same thing.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from understudy.algorithms.settings import Config, setting
+from understudy.algorithms import running
+from understudy.algorithms.settings import Config
 from understudy.nets import Networks
 from understudy.types import (
-    Batch,
     ConfigError,
     Continuous,
     Discrete,
     EnvironmentError,
     Key,
     Metrics,
-    Scalar,
+    MultiDiscrete,
     Spec,
     Tree,
 )
@@ -33,7 +32,7 @@ from understudy.types import (
 Index = int | Int32[Array, ""]  # of an update; an int where a program is compiled for it
 
 # (actor, batch, key) -> (a scalar added to the actor's loss, metrics to log)
-LossAddon = Callable[[Any, Batch, Key], tuple[Array, Metrics]]
+LossAddon = Callable[[Any, Any, Key], tuple[Array, Metrics]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,18 @@ class Replay:
     min_buffer_size: int  # transitions stored before the first update
     updates_per_step: float  # per environment transition, whatever the number of environments
     update_every: int  # transitions per block of updates
+    priority_exponent: float | None = None  # None: uniform sampling
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The appetite of an algorithm that learns from what its present policy has just done."""
+
+    horizon: int  # steps of every environment between two updates
+    minibatches: int  # updates per rollout, each on its share of the rows
+
+
+Appetite = Replay | Rollout
 
 
 class Aux(NamedTuple):
@@ -62,6 +73,9 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
+    networks_in_state: ClassVar[tuple[str, ...]]  # the State's fields that are networks
+    num_envs: ClassVar[int] = 1  # environments per member, where the user names no number
+    needs_bounds: ClassVar[bool] = True  # of continuous actions
 
     def __init__(
         self,
@@ -78,9 +92,9 @@ class Algorithm(abc.ABC):
         self.loss_addons = loss_addons
 
     @property
-    @abc.abstractmethod
-    def appetite(self) -> Replay:
+    def appetite(self) -> Appetite:
         """What the engine must feed."""
+        return self.config.appetite
 
     @abc.abstractmethod
     def init(self, spec: Spec, key: Key) -> Any:
@@ -105,17 +119,31 @@ class Algorithm(abc.ABC):
         `first` marks rows whose episode has just begun, where memory restarts.
         """
 
-    def memory(self, num_envs: int) -> Tree:
-        """The memory before a first step; empty for algorithms that need none."""
+    def memory(self, policy: Any, num_envs: int) -> Tree:
+        """The memory before a first step; empty for algorithms that need none. (The policy says
+        how large things are.)"""
         return ()
 
-    def observe(self, state: Any, observations: Shaped[Array, "envs *observation"]) -> Any:
-        """Take new observations into running statistics, where there are any."""
-        return state
+    def observe(
+        self,
+        state: Any,
+        observation: Shaped[Array, "envs *observation"],
+        open_return: Float[Array, " envs"],
+        valid: Bool[Array, " envs"],
+    ) -> Any:
+        """Take one step of every environment into the running statistics, where there are any:
+        what was seen, and the discounted return of each episode so far."""
+        return state._replace(
+            running=running.take_in(state.running, observation, open_return, valid)
+        )
 
-    def prepare(self, state: Any, batch: Batch) -> Batch:
-        """What must look at the whole batch before it may be split into shards."""
-        return batch
+    def prepare(self, state: Any, batch: Any) -> Any:
+        """What must look at the whole batch before it may be split into shards.
+
+        Here: observations and rewards in the State's present units, and importance weights of
+        which the largest is 1."""
+        batch = running.normalise_batch(state.running, batch)
+        return batch._replace(weight=batch.weight / jnp.max(batch.weight))
 
     @property
     def due_period(self) -> int:
@@ -132,28 +160,45 @@ class Algorithm(abc.ABC):
         """
 
     @abc.abstractmethod
-    def gradients(self, state: Any, batch: Batch, key: Key, due: Any) -> tuple[Any, Aux]:
-        """The gradients of one batch at this state. Pure; noise is drawn per row."""
+    def gradients(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
+        """The gradients of one prepared batch at this state. Pure; noise is drawn per row."""
 
     @abc.abstractmethod
     def apply(self, state: Any, gradients: Any) -> Any:
         """Clip, descend, move targets, count. Skips what was not due."""
 
-    def update(self, state: Any, batch: Batch, key: Key, due: Any) -> tuple[Any, Aux]:
+    def update(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
         """apply ∘ gradients, and nothing else."""
         gradients, aux = self.gradients(state, batch, key, due)
         return self.apply(state, gradients), aux
 
+    def get_weights(self, state: Any) -> dict[str, Tree]:
+        """The networks that learn, by name. Their targets are not among them."""
+        return {name: getattr(state, name) for name in self.networks_in_state}
+
+    def set_weights(self, state: Any, weights: dict[str, Tree]) -> Any:
+        """The State with these networks; targets follow at once, as hard copies."""
+        targets = {
+            f"target_{name}": jax.tree.map(jnp.copy, network)
+            for name, network in weights.items()
+            if f"target_{name}" in state._fields
+        }
+        return state._replace(**weights, **targets)
+
     def check(self, spec: Spec) -> None:
         """Refuse, before anything starts, a spec this algorithm cannot learn."""
+        names = {
+            Continuous: "continuous (a bounded Box)" if self.needs_bounds else "continuous (a Box)",
+            Discrete: "Discrete",
+            MultiDiscrete: "MultiDiscrete",
+        }
         if not isinstance(spec.action, self.supported_actions):
-            names = {Continuous: "continuous (a bounded Box)", Discrete: "Discrete"}
             can = " or ".join(names[kind] for kind in self.supported_actions)
             raise EnvironmentError(
                 f"{self.name.upper()} needs {can} actions, "
                 f"but this environment's are {names[type(spec.action)].split(' ')[0]}"
             )
-        if isinstance(spec.action, Continuous) and not spec.action.bounded:
+        if self.needs_bounds and isinstance(spec.action, Continuous) and not spec.action.bounded:
             raise EnvironmentError(
                 f"{self.name.upper()} needs a bounded action Box (finite low and high), got "
                 f"low={list(spec.action.low)}, high={list(spec.action.high)}; "
@@ -167,140 +212,9 @@ class Algorithm(abc.ABC):
             )
 
 
-@dataclass(frozen=True)
-class ReplayConfig(Config):
-    """The settings that all algorithms with a replay ring share. Abstract."""
-
-    learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
-    """Adam's step size, for every network without one of its own."""
-    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The actor's own step size (default: learning_rate)."""
-    critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The critics' own step size (default: learning_rate)."""
-    gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
-    """Discount per step."""
-    tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
-    """How far targets move towards their networks at each target update; 1 is a hard copy."""
-    target_update_interval: int = setting(1, at_least=1)
-    """Updates between two target updates."""
-    buffer_size: int = setting(1_000_000, at_least=1)
-    """Transitions the replay ring holds."""
-    batch_size: int = setting(256, at_least=1)
-    """Transitions per update."""
-    n_step: int = setting(1, at_least=1)
-    """Rewards summed before bootstrapping; sums never cross an episode."""
-    start_steps: int = setting(10_000, at_least=0)
-    """Steps of uniformly random actions before the policy acts."""
-    min_buffer_size: int = setting(1_000, at_least=1)
-    """Transitions stored before the first update."""
-    updates_per_step: float = setting(1.0, above=0.0)
-    """Updates per environment transition, whatever the number of environments."""
-    update_every: int = setting(1, at_least=1)
-    """Transitions between blocks of updates; the ratio stays updates_per_step."""
-    reward_scale: float = setting(1.0, moving=True)
-    """Factor on rewards when a batch is sampled; replay keeps them raw."""
-    max_grad_norm: float | None = setting(None, above=0.0)
-    """Clip each network's gradient to this global norm (default: off)."""
-    hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
-    """Hidden layers of every network without its own."""
-    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
-    """The actor's own hidden layers (default: hidden_sizes)."""
-    critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
-    """The critics' own hidden layers (default: hidden_sizes)."""
-    num_critics: int = setting(2, at_least=1)
-    """Independently initialised critics; the smallest opinion counts."""
-    activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
-    """Activation of the hidden layers."""
-    layer_norm: bool = setting(False)
-    """LayerNorm before each activation of the critics."""
-    initialisation: str = setting("kaiming", choices=("kaiming", "orthogonal"))
-    """How weights begin."""
-
-    def contradictions(self) -> list[str]:
-        problems = []
-        if self.batch_size > self.buffer_size:
-            problems.append(
-                f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
-            )
-        if self.min_buffer_size > self.buffer_size:
-            problems.append(
-                f"min_buffer_size {self.min_buffer_size} is larger than "
-                f"buffer_size {self.buffer_size}: no update would ever happen"
-            )
-        if self.n_step >= self.buffer_size:
-            problems.append(f"n_step {self.n_step} must be below buffer_size {self.buffer_size}")
-        return problems
-
-    @property
-    def appetite(self) -> Replay:
-        return Replay(
-            buffer_size=self.buffer_size,
-            batch_size=self.batch_size,
-            n_step=self.n_step,
-            start_steps=self.start_steps,
-            min_buffer_size=self.min_buffer_size,
-            updates_per_step=self.updates_per_step,
-            update_every=self.update_every,
-        )
-
-
-def initial_hyper(config: Config) -> dict[str, Scalar]:
-    """The moving hyper-parameters as arrays, for `state.hyper`."""
-    return {name: jnp.float32(value) for name, value in config.moving().items()}
-
-
-def learning_rate(hyper: dict[str, Scalar], network: str) -> Scalar:
-    """The network's own learning rate, or the common one."""
-    return hyper.get(f"{network}_learning_rate", hyper["learning_rate"])
-
-
-def adam(max_grad_norm: float | None) -> optax.GradientTransformation:
-    """Adam's direction; the step size comes from `state.hyper` when it is taken."""
-    if max_grad_norm is None:
-        return optax.scale_by_adam()
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam())
-
-
-def descend(
-    optimiser: optax.GradientTransformation,
-    gradients: Tree,
-    moments: Tree,
-    parameters: Tree,
-    step_size: Scalar,
-) -> tuple[Tree, Tree]:
-    """One optimiser step: the new parameters and moments."""
-    direction, moments = optimiser.update(gradients, moments)
-    parameters = jax.tree.map(lambda p, d: p - step_size * d, parameters, direction)
-    return parameters, moments
-
-
-def every(index: Index, interval: int) -> Bool[Array, ""] | bool:
-    """Whether update `index` is one of every `interval`; plainly True when each one is."""
-    return True if interval == 1 else index % interval == 0
-
-
-def when(due: Bool[Array, ""] | bool, compute: Callable[[], Any], otherwise: Callable[[], Any]):
-    """`compute()` if due, else `otherwise()`: only the branch taken costs anything."""
-    if isinstance(due, bool):
-        return compute() if due else otherwise()
-    return jax.lax.cond(due, compute, otherwise)
-
-
-def add_terms(
-    addons: tuple[LossAddon, ...], actor: Any, batch: Batch, key: Key
-) -> tuple[Scalar, Metrics]:
-    """The sum of the users' terms for the actor's loss, and their metrics as `addon/…`."""
-    total, metrics = jnp.float32(0.0), {}
-    for place, addon in enumerate(addons):
-        name = getattr(addon, "__name__", f"addon_{place}")
-        answer = addon(actor, batch, jax.random.fold_in(key, place))
-        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-            raise ConfigError(f"loss add-on '{name}' must return (a scalar, a dict of metrics)")
-        term, own = answer
-        for what, value in {"a term": term, **own}.items():
-            if jnp.shape(value) != ():
-                shape = jnp.shape(value)
-                raise ConfigError(f"loss add-on '{name}': {what} must be a scalar, got {shape}")
-        total = total + term
-        metrics |= {f"addon/{key_}": jnp.float32(value) for key_, value in own.items()}
-    return total, metrics
+def mean_of_shards(shards: Sequence[Any]) -> Any:
+    """The gradients of a whole batch out of those of its equal shards. What was due is the same
+    for all of them and is not averaged."""
+    bare = [shard._replace(due=None) for shard in shards]
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *bare)
+    return mean._replace(due=shards[0].due)

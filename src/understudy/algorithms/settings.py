@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
+from understudy.math.curves import Schedule
 from understudy.types import ConfigError
 
 
@@ -52,17 +53,28 @@ class Config:
     # Environment id -> settings that differ from the defaults there.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
+    # Settings of its siblings that this algorithm cannot have -> why.
+    refused: ClassVar[Mapping[str, str]] = {}
+
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         unknown = [name for name in settings if name not in names]
         if unknown:
-            problems = [f"unknown field '{name}'{nearest(name, names)}" for name in unknown]
+            problems = [cls.explain_unknown(name) for name in unknown]
             try:
                 cls(*args, **{name: settings[name] for name in settings if name in names})
             except ConfigError as others:
                 problems.append(str(others).removeprefix(f"{cls.__name__}: "))
             raise ConfigError(f"{cls.__name__}: " + "; ".join(problems))
         return super().__new__(cls)
+
+    @classmethod
+    def explain_unknown(cls, name: str) -> str:
+        """Why there is no setting of that name, or which one was meant."""
+        if name in cls.refused:
+            return f"there is no '{name}' here: {cls.refused[name]}"
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return f"unknown field '{name}'{nearest(name, names)}"
 
     def __post_init__(self) -> None:
         problems = []
@@ -99,6 +111,18 @@ class Config:
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
             if field.metadata["moving"] and getattr(self, field.name) is not None
         }
+
+    def schedules(self) -> dict[str, Schedule]:
+        """How settings move by themselves during a run; `train(schedules=…)` goes before it."""
+        return {}
+
+    @classmethod
+    def check_moving(cls, name: str, value: int | float) -> None:
+        """Refuse a value that the setting of that name could not have."""
+        field = cls.__dataclass_fields__.get(name)  # type: ignore[attr-defined]
+        problem = _out_of_bounds(value, field.metadata) if field else None
+        if problem:
+            raise ConfigError(f"{name} {problem}")
 
     @classmethod
     def for_environment(cls, environment: str | None) -> tuple[Any, str]:

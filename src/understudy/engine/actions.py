@@ -1,23 +1,33 @@
-"""Actions on the device: uniform ones, and the map to a native environment's real bounds."""
+"""Acting on the device: uniform actions, what acting remembers, and the map to a native
+environment's real bounds."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.types import Continuous, Key, Spec, Tree
+from understudy.algorithms.base import Algorithm
+from understudy.engine.members import over_members
+from understudy.types import Continuous, Discrete, Key, MultiDiscrete, Spec, Tree
 
 
 def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
     """What `start_steps` asks for: uniform over the action space."""
     if isinstance(spec.action, Continuous):
         return jax.random.uniform(key, (num_envs, spec.action.size), minval=-1.0, maxval=1.0)
-    return jax.random.randint(key, (num_envs,), 0, spec.action.n)
+    if isinstance(spec.action, Discrete):
+        return jax.random.randint(key, (num_envs,), 0, spec.action.n)
+    choices = jnp.array(spec.action.choices)
+    return jax.random.randint(key, (num_envs, len(choices)), 0, choices)
 
 
 def to_real(action: Array, spec: Spec) -> Array:
     """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds."""
-    if not isinstance(spec.action, Continuous):
+    if isinstance(spec.action, Discrete):
         return action + spec.action.start
+    if isinstance(spec.action, MultiDiscrete):
+        return (action + jnp.array(spec.action.starts)).reshape(-1, *spec.action.shape)
     if not spec.action.bounded:
         return action.reshape(-1, *spec.action.shape)
     low, high = jnp.array(spec.action.low), jnp.array(spec.action.high)
@@ -25,6 +35,6 @@ def to_real(action: Array, spec: Spec) -> Array:
     return real.reshape(-1, *spec.action.shape)
 
 
-def with_members(tree: Tree, members: int) -> Tree:
-    """The same values for every member."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), tree)
+def initial_memory(algorithm: Algorithm, policy: Any, members: int, num_envs: int) -> Tree:
+    """What acting carries before a first step, for every member; `policy` has a member axis."""
+    return over_members(lambda one: algorithm.memory(one, num_envs), members)(policy)

@@ -3,7 +3,8 @@
 Steps are counted in *iterations*: one step of each of a member's `num_envs` environments, so
 `num_envs` transitions. Updates come in *blocks*: after every `block_iterations` iterations,
 `block_updates` updates. The block is the shortest one that holds the asked ratio of updates to
-transitions exactly and spans whole multiples of `update_every` transitions.
+transitions exactly and spans whole multiples of `update_every` transitions; for rollouts it is
+the horizon.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import final
 
-from understudy.algorithms.base import Replay
+from understudy.algorithms.base import Appetite, Rollout
 
 
 @final
@@ -24,7 +25,15 @@ class Cadence:
     block_updates: int
 
     @classmethod
-    def of(cls, appetite: Replay, num_envs: int) -> "Cadence":
+    def of(cls, appetite: Appetite, num_envs: int) -> "Cadence":
+        if isinstance(appetite, Rollout):
+            return cls(
+                num_envs=num_envs,
+                random_iterations=0,
+                first_learning_iteration=0,
+                block_iterations=appetite.horizon,
+                block_updates=appetite.minibatches,
+            )
         ratio = Fraction(appetite.updates_per_step).limit_denominator(1000)
         aligned = appetite.update_every // math.gcd(appetite.update_every, num_envs)
         block = aligned * (aligned * num_envs * ratio).denominator

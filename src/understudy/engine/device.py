@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import Algorithm, when
+from understudy.algorithms.base import Algorithm
+from understudy.algorithms.steps import when
 from understudy.engine.actions import to_real, uniform_actions
+from understudy.engine.feeding import Experience, add, with_priorities
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.engine.trainer import Setting, Trainer
-from understudy.engine.updates import Learner, updates
+from understudy.engine.updates import Learner, move, observe, updates
 from understudy.envs.base import NativeEnv
-from understudy.experience import Ring, add
 from understudy.types import Key, Transition, Tree
 
 ITERATIONS_PER_PROGRAM = 500
@@ -50,6 +51,9 @@ class World(NamedTuple):
     episodes: Episodes
 
 
+Moved = dict[str, Array]  # hyper-parameters and what their schedules say
+
+
 class When(NamedTuple):
     """What the cadence says of one iteration. Plain bools where it is known beforehand."""
 
@@ -65,10 +69,11 @@ class DeviceTrainer(Trainer):
 
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
-        self.learner, self.ring = self._start()
+        self.learner, self.experience = self._start()
         self._loop = Loop(setting.algorithm, env, setting.num_envs, self.cadence.block_updates)
         members = setting.num_seeds
         self._world = jax.jit(jax.vmap(self._loop.begin))(
+            self.learner.state,
             member_keys(setting.seed, members, ACTING),
             member_keys(setting.seed, members, ENVIRONMENT),
         )
@@ -91,8 +96,8 @@ class DeviceTrainer(Trainer):
                 program, plan = self._steady, np.int32(self.position.updates)
             else:
                 program, plan = self._general, self._plan(start, count)
-            self.learner, self.ring, self._world = program(
-                self.learner, self.ring, self._world, plan
+            self.learner, self.experience, self._world = program(
+                self.learner, self.experience, self._world, plan, self._moved(start)
             )
             self.position.iterations += count
             self.position.updates += sum(
@@ -111,6 +116,14 @@ class DeviceTrainer(Trainer):
             learn=(owed > 0) & active,
             index=(self.position.updates + before).astype(np.int32),
         )
+
+    def _moved(self, start: int) -> dict[str, np.ndarray]:
+        """What the schedules say for each of a program's iterations, [members, iterations]."""
+        if self.movement is None:
+            return {}
+        iterations = range(start, start + self._length)
+        values = self.movement.over(i * self.setting.num_envs for i in iterations)
+        return {name: values[..., place] for place, name in enumerate(self.movement.names)}
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a member)."""
@@ -136,7 +149,7 @@ class Loop:
         self._algorithm, self._env = algorithm, env
         self._num_envs, self._block_updates = num_envs, block_updates
 
-    def begin(self, act_key: Key, env_key: Key) -> World:
+    def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
         env_key, reset_key = jax.random.split(env_key)
         env, observation = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
         episodes = Episodes(
@@ -147,51 +160,63 @@ class Loop:
             ended=jnp.int32(0),
         )
         first = jnp.ones(self._num_envs, bool)
-        memory = self._algorithm.memory(self._num_envs)
+        memory = self._algorithm.memory(self._algorithm.policy(state), self._num_envs)
         return World(env, observation, first, memory, act_key, env_key, episodes)
 
-    def general(self, learner: Learner, ring: Ring, world: World, plan: When):
+    def general(
+        self, learner: Learner, experience: Experience, world: World, plan: When, moved: Moved
+    ):
         """Any iterations: what each one does is looked up in the plan."""
 
-        def iteration(carry, now: When):
-            return when(now.active, lambda: self._iterate(carry, now), lambda: carry), None
+        def iteration(carry, at: tuple[When, Moved]):
+            now, moved = at
+            return when(now.active, lambda: self._iterate(carry, now, moved), lambda: carry), None
 
-        carry, _ = jax.lax.scan(iteration, (learner, ring, world), plan)
+        carry, _ = jax.lax.scan(iteration, (learner, experience, world), (plan, moved))
         return carry
 
     def steady(
         self,
         learner: Learner,
-        ring: Ring,
+        experience: Experience,
         world: World,
         first_index: Int32[Array, ""],
+        moved: Moved,
         *,
         blocks: int,
         iterations: int,
     ):
         """Whole blocks of acting by policy, each followed by its updates: no conditionals."""
 
-        def block(carry, index: Int32[Array, ""]):
+        def block(carry, now: tuple[Int32[Array, ""], Moved]):
+            index, moved = now
             acting = When(active=True, random=False, learn=False, index=index)
             if iterations > 1:
-                steps = jnp.arange(iterations - 1)
-                carry, _ = jax.lax.scan(lambda c, _: (self._iterate(c, acting), None), carry, steps)
-            return self._iterate(carry, acting._replace(learn=True)), None
+                before = jax.tree.map(lambda x: x[:-1], moved)
+                carry, _ = jax.lax.scan(
+                    lambda c, m: (self._iterate(c, acting, m), None), carry, before, iterations - 1
+                )
+            final = jax.tree.map(lambda x: x[-1], moved)
+            return self._iterate(carry, acting._replace(learn=True), final), None
 
         indices = first_index + self._block_updates * jnp.arange(blocks, dtype=jnp.int32)
-        carry, _ = jax.lax.scan(block, (learner, ring, world), indices)
+        by_block = jax.tree.map(lambda x: x.reshape(blocks, iterations), moved)
+        carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
         return carry
 
-    def _iterate(self, carry: tuple[Learner, Ring, World], now: When):
-        learner, ring, world = carry
+    def _iterate(self, carry: tuple[Learner, Experience, World], now: When, moved: Moved):
+        learner, experience, world = carry
+        learner = move(learner, moved)
         world, step = self._step(learner.state, world, now.random)
-        ring = add(ring, step, jnp.ones(self._num_envs, bool))
-        learner = when(
+        everyone = jnp.ones(self._num_envs, bool)
+        experience = add(experience, step, everyone)
+        learner = observe(self._algorithm, learner, step, everyone)
+        learner, priorities = when(
             now.learn,
-            lambda: updates(self._algorithm, learner, ring, now.index, self._block_updates),
-            lambda: learner,
+            lambda: updates(self._algorithm, learner, experience, now.index, self._block_updates),
+            lambda: (learner, getattr(experience, "priorities", None)),
         )
-        return learner, ring, world
+        return learner, with_priorities(experience, priorities), world
 
     def _step(self, state: Any, world: World, random: Any) -> tuple[World, Transition]:
         """Act, step every environment, and begin anew where an episode ended."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
-from understudy.engine.actions import to_real, with_members
+from understudy.engine.actions import initial_memory, to_real
 from understudy.engine.members import EVALUATION, member_keys, over_members
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.types import Key, Tree
@@ -32,12 +32,12 @@ class HostEvaluator:
             return action, memory
 
         self._act = jax.jit(over_members(act, members))
-        self._memory = with_members(algorithm.memory(episodes), members)
+        self._begin = lambda policy: initial_memory(algorithm, policy, members, episodes)
         self._key = member_keys(0, members, EVALUATION)  # deterministic acting draws nothing
 
     def returns(self, policy: Any) -> np.ndarray:
         """Returns [members, episodes]."""
-        observation, memory = self._envs.restart(), self._memory
+        observation, memory = self._envs.restart(), self._begin(policy)
         rows = len(observation)
         total, playing = np.zeros(rows), np.ones(rows, bool)
         first = np.ones((self._members, self._episodes), bool)
@@ -80,7 +80,7 @@ def _play(algorithm: Algorithm, env: NativeEnv, episodes: int, policy: Any, key:
     start = (
         state,
         observation,
-        algorithm.memory(episodes),
+        algorithm.memory(policy, episodes),
         jnp.ones(episodes, bool),  # playing
         jnp.zeros(episodes),
         jnp.int32(0),

@@ -7,6 +7,9 @@ One iteration is
 Learning runs beside the environments' step: the update of iteration t learns from steps up to
 t − 1, and its policy acts from iteration t + 1 on. That lag is fixed, so nothing waits and runs
 stay reproducible. One block of bytes goes to the device per iteration.
+
+Rollouts must be the present policy's own: there the previous step is handed over before acting,
+and acting waits for the update.
 """
 
 from typing import Any, final
@@ -15,15 +18,16 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from understudy.engine.actions import uniform_actions, with_members
+from understudy.algorithms.base import Rollout
+from understudy.engine.actions import initial_memory, uniform_actions
+from understudy.engine.feeding import Experience
 from understudy.engine.learning import Learning
 from understudy.engine.members import ACTING, member_keys, over_members
 from understudy.engine.packing import Parcel
-from understudy.engine.trainer import Setting, Trainer
+from understudy.engine.trainer import Position, Setting, Trainer
 from understudy.engine.updates import Learner
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.experience import Ring
-from understudy.types import ArraySpec, Continuous, Key, Spec, Tree
+from understudy.types import ArraySpec, Key, Spec, Tree
 
 
 @final
@@ -38,10 +42,11 @@ class HostTrainer(Trainer):
         members, num_envs = setting.num_seeds, setting.num_envs
         self.act = act_program(setting, self._parcel, self.learning, random=False)
         self.act_randomly = act_program(setting, self._parcel, self.learning, random=True)
-        memory = with_members(setting.algorithm.memory(num_envs), members)
         keys = member_keys(setting.seed, members, ACTING)
+        memory = initial_memory(setting.algorithm, self.policy(), members, num_envs)
         # Committed to where acting happens: the act programs follow them there.
         self._memory, self._act_key = jax.device_put((memory, keys), self.learning.act_device)
+        self._on_policy = isinstance(setting.algorithm.appetite, Rollout)
         self._tally = EpisodeTally(members, num_envs)
         self._block: Any = None  # the last step and what to act on next, packed
 
@@ -50,10 +55,13 @@ class HostTrainer(Trainer):
             self._block = self._pack_reset(self._envs.reset())
         for _ in range(iterations):
             act = self.act_randomly if self._acting_randomly() else self.act
+            if self._on_policy:
+                self._learn()
             action, self._memory, self._act_key = act(
                 self.learning.policy(), self._memory, self._block, self._act_key
             )
-            self._learn()
+            if not self._on_policy:
+                self._learn()
             action = np.asarray(action)
             action = action.reshape(-1, *action.shape[2:])
             step = self._envs.step(action)
@@ -67,7 +75,10 @@ class HostTrainer(Trainer):
     def _learn(self) -> None:
         """Have the previous step added and the updates it owes done; returns at once."""
         count = self.cadence.updates_after(self.position.iterations - 1)
-        self.learning.learn(self._block, count)
+        names, values = (), None
+        if self.movement is not None:
+            names, values = self.movement.names, self.movement.at(self.steps)
+        self.learning.learn(self._block, count, names, values)
         self.position.updates += count
 
     def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:
@@ -96,16 +107,16 @@ class HostTrainer(Trainer):
         self.learning.learner = learner
 
     @property
-    def ring(self) -> Ring:
-        return self.learning.ring
+    def experience(self) -> Experience:
+        return self.learning.experience
 
-    @ring.setter
-    def ring(self, ring: Ring) -> None:
-        self.learning.ring = ring
+    @experience.setter
+    def experience(self, experience: Experience) -> None:
+        self.learning.experience = experience
 
-    def resume(self, state: Any, iterations: int, updates: int) -> None:
-        super().resume(state, iterations, updates)
-        self.learning.restart_counting(updates)
+    def resume(self, state: Any, position: Position) -> None:
+        super().resume(state, position)
+        self.learning.restart_counting(position.updates)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._tally.take()
@@ -136,17 +147,12 @@ def act_program(setting: Setting, parcel: Parcel, learning: Learning, random: bo
     return jax.jit(over_members(act, setting.num_seeds))
 
 
-def _action_shape(spec: Spec) -> tuple[int, ...]:
-    return (spec.action.size,) if isinstance(spec.action, Continuous) else ()
-
-
 def _block_fields(spec: Spec) -> dict[str, ArraySpec]:
     """What one environment reports: a step, and what is seen after it."""
     flag = ArraySpec((), "bool")
-    kind = "float32" if isinstance(spec.action, Continuous) else "int32"
     return {
         "observation": spec.observation,
-        "action": ArraySpec(_action_shape(spec), kind),
+        "action": spec.action.stored,
         "reward": ArraySpec(()),
         "terminated": flag,
         "last": flag,

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
+from understudy.engine.feeding import Experience, add, with_priorities
 from understudy.engine.members import over_members
 from understudy.engine.packing import Parcel
-from understudy.engine.updates import Learner, updates
-from understudy.experience import Ring, add
+from understudy.engine.updates import Learner, move, observe, updates
 from understudy.types import Transition, Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
@@ -35,6 +35,7 @@ class Call(NamedTuple):
 
     count: int  # updates
     phase: int | None  # a single update's place in the pattern of delayed parts, if worth it
+    moving: tuple[str, ...]  # the hyper-parameters that follow a schedule
 
 
 class Form(abc.ABC):
@@ -140,14 +141,14 @@ class Layout:
 
 @final
 class Learning:
-    """Holds learner and ring; adds steps and updates, one call ahead of the environments."""
+    """Holds learner and experience; adds steps and updates, one call ahead of the environments."""
 
     def __init__(
         self,
         algorithm: Algorithm,
         parcel: Parcel,
         learner: Learner,
-        ring: Ring,
+        experience: Experience,
         accelerated: bool | None = None,
     ):
         """`accelerated` is found out from where the learner is, unless given."""
@@ -160,42 +161,55 @@ class Learning:
         self._pending: Future[None] | None = None
         self._pack, self._unpack = jax.jit(self.form.pack), jax.jit(self.form.unpack)
         self._send = jax.jit(self.form.send_policy)
-        self.learner, self.ring = learner, ring
+        self.learner, self.experience = learner, experience
         self._period = algorithm.due_period
         self.restart_counting(0)
         members = len(learner.state.key)
 
-        def one(learner: Learner, ring: Ring, block: Array, index: Array, call: Call):
+        def one(
+            learner: Learner, experience: Experience, block: Array, index: Array, moved: Tree,
+            call: Call,
+        ):  # fmt: skip
             report = parcel.unpack(block)
             step = Transition(**{name: report[name] for name in Transition._fields})
-            ring = add(ring, step, report["valid"])
+            experience = add(experience, step, report["valid"])
+            values = {name: moved[place] for place, name in enumerate(call.moving)}
+            learner = move(learner, values)
+            learner = observe(algorithm, learner, step, report["valid"])
             if call.count:
                 first = index if call.phase is None else call.phase
-                learner = updates(algorithm, learner, ring, first, call.count)
-            return learner, ring
+                learner, priorities = updates(algorithm, learner, experience, first, call.count)
+                experience = with_priorities(experience, priorities)
+            return learner, experience
 
-        def learn(packed: Tree, ring: Ring, block: Array, index: Array, call: Call):
+        def learn(
+            packed: Tree, experience: Experience, block: Array, index: Array, moved: Tree,
+            call: Call,
+        ):  # fmt: skip
             lifted = over_members(partial(one, call=call), members, shared=(3,))
-            learner, ring = lifted(self.form.unpack(packed), ring, block, index)
+            learner, experience = lifted(self.form.unpack(packed), experience, block, index, moved)
             packed = self.form.pack(learner)
-            return packed, ring, index + call.count, self.form.send_policy(packed)
+            return packed, experience, index + call.count, self.form.send_policy(packed)
 
-        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=4)
+        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=5)
 
-    def learn(self, block: np.ndarray, count: int) -> None:
-        """Add a packed step [K, N, bytes] and do `count` updates; returns at once."""
+    def learn(
+        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+    ) -> None:
+        """Add a packed step [K, N, bytes], move the hyper-parameters named to the values
+        [K, names], and do `count` updates; returns at once."""
         self._settle()
         single = count == 1 and self._period <= MOST_PHASES
-        call = Call(count, self._done % self._period if single else None)
+        call = Call(count, self._done % self._period if single else None, moving)
         self._done += count
         if self._thread is None:
-            self._call(block, call)
+            self._call(block, moved, call)
         else:
-            self._pending = self._thread.submit(self._call, block, call)
+            self._pending = self._thread.submit(self._call, block, moved, call)
 
-    def _call(self, block: np.ndarray, call: Call) -> None:
-        self._packed, self._ring, self._index, sent = self.program(
-            self._packed, self._ring, block, self._index, call
+    def _call(self, block: np.ndarray, moved: np.ndarray | None, call: Call) -> None:
+        self._packed, self._experience, self._index, sent = self.program(
+            self._packed, self._experience, block, self._index, moved, call
         )
         self._policy = self.form.receive_policy(sent, self._packed)
 
@@ -223,14 +237,14 @@ class Learning:
         self._policy = self.form.receive_policy(self._send(self._packed), self._packed)
 
     @property
-    def ring(self) -> Ring:
+    def experience(self) -> Experience:
         self._settle()
-        return self._ring
+        return self._experience
 
-    @ring.setter
-    def ring(self, ring: Ring) -> None:
+    @experience.setter
+    def experience(self, experience: Experience) -> None:
         self._settle()
-        self._ring = jax.device_put(ring, self._device)
+        self._experience = jax.device_put(experience, self._device)
 
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""

@@ -2,19 +2,23 @@
 
 import abc
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms.base import Algorithm, Rollout
 from understudy.engine.cadence import Cadence
+from understudy.engine.feeding import Experience, create, size_in_bytes
 from understudy.engine.members import INITIALISATION, member_keys
-from understudy.engine.updates import Learner, Meter, empty_meter, metric_names
-from understudy.experience import Ring, create, size_in_bytes
-from understudy.types import ConfigError, Key, Spec, UnderstudyError
+from understudy.engine.movement import Movement, check_names, per_member
+from understudy.engine.updates import Learner, Meter, begin, metric_names
+from understudy.math.curves import Schedule
+from understudy.types import ConfigError, Spec, UnderstudyError
 
 LONGEST_ROW_OF_DISCARDS = 10
 
@@ -25,6 +29,7 @@ class Position:
 
     iterations: int = 0  # steps of each environment
     updates: int = 0
+    horizon: int = 0  # steps that the schedules span: those of the first training
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,13 @@ class Setting:
     num_seeds: int
     num_envs: int
 
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.seed + self.num_seeds > 2**32:
+            raise ConfigError(f"seed must be below 2**32, got {self.seed}")
+
 
 class Trainer(abc.ABC):
     """Advances K members by iterations. Abstract; the final ones are the two loops."""
@@ -45,7 +57,8 @@ class Trainer(abc.ABC):
     cadence: Cadence
     position: Position
     learner: Learner  # [members, ...]
-    ring: Ring  # [members, ...]
+    experience: Experience  # [members, ...]
+    movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
@@ -59,12 +72,41 @@ class Trainer(abc.ABC):
     def close(self) -> None:
         """Release environments."""
 
-    def resume(self, state: Any, iterations: int, updates: int) -> None:
+    def schedule(self, schedules: Mapping[str, Schedule]) -> None:
+        """Let hyper-parameters follow these from now on (and the config's own, where these name
+        no other). Curves refer to the run's horizon, which the first training fixed."""
+        config = self.setting.algorithm.config
+        wanted = {**config.schedules(), **schedules}
+        check_names(wanted, self.learner.state.hyper, config)
+        members = self.setting.num_seeds
+        self.movement = Movement(wanted, self.position.horizon, members, config) if wanted else None
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Change hyper-parameters now, for all members or for each; their schedules end."""
+        state, config = self.learner.state, self.setting.algorithm.config
+        check_names(values, state.hyper, config)
+        new = {
+            name: per_member(name, value, self.setting.num_seeds) for name, value in values.items()
+        }
+        for name, each in new.items():
+            for value in each:
+                config.check_moving(name, float(value))
+        if self.movement is not None:
+            self.movement.end(values)
+        hyper = {**state.hyper, **{name: jnp.asarray(each) for name, each in new.items()}}
+        self.learner = self.learner._replace(state=state._replace(hyper=hyper))
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Take over networks, [members, ...] each; targets follow."""
+        state = self.setting.algorithm.set_weights(self.learner.state, weights)
+        self.learner = self.learner._replace(state=state)
+
+    def resume(self, state: Any, position: Position) -> None:
         """Go on from a stored State. Its experience is not stored: learning waits until the
         ring holds `min_buffer_size` transitions again, and nothing is owed for the gap."""
         self.learner = self.learner._replace(state=jax.tree.map(jnp.array, state))
-        self.position = Position(iterations, updates)
-        self.cadence = self.cadence.refilling(iterations)
+        self.position = replace(position)
+        self.cadence = self.cadence.refilling(position.iterations)
 
     @property
     def steps(self) -> int:
@@ -97,24 +139,25 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self) -> tuple[Learner, Ring]:
-        """Initial states and an empty ring, with a member axis."""
-        setting = self.setting
-        algorithm, appetite = setting.algorithm, setting.algorithm.appetite
-        self.cadence = Cadence.of(appetite, setting.num_envs)
+    def _start(self) -> tuple[Learner, Experience]:
+        """Initial states and no experience yet, with a member axis."""
+        algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
+        appetite, num_envs = algorithm.appetite, self.setting.num_envs
+        if isinstance(appetite, Rollout) and appetite.horizon * num_envs % appetite.minibatches:
+            raise ConfigError(
+                f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
+                f"into {appetite.minibatches} equal minibatches"
+            )
+        self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
-        members = setting.num_seeds
-        self._metric_names = metric_names(algorithm, setting.spec)
-        check_memory(size_in_bytes(setting.spec, appetite.buffer_size, setting.num_envs) * members)
-
-        def initial(key: Key) -> Learner:
-            state = algorithm.init(setting.spec, key)
-            return Learner(state, empty_meter(len(self._metric_names)))
-
-        learner = jax.jit(jax.vmap(initial))(member_keys(setting.seed, members, INITIALISATION))
-        ring = jax.eval_shape(lambda: create(setting.spec, appetite.buffer_size, setting.num_envs))
-        empty = jax.tree.map(lambda x: jnp.zeros((members, *x.shape), x.dtype), ring)
-        return learner, empty
+        self._metric_names = metric_names(algorithm, spec, num_envs)
+        check_memory(size_in_bytes(appetite, spec, num_envs) * members)
+        initial = partial(begin, algorithm, spec, num_envs, len(self._metric_names))
+        keys = member_keys(self.setting.seed, members, INITIALISATION)
+        learner = jax.jit(jax.vmap(initial))(keys)
+        # A ring is too large to be made twice: the member axis is there from the beginning.
+        each = jax.vmap(lambda _: create(appetite, spec, num_envs))
+        return learner, jax.jit(lambda: each(jnp.arange(members)))()
 
 
 def check_memory(needed: int) -> None:

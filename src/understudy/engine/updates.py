@@ -1,4 +1,5 @@
-"""Sample and update, guarded: what both loops do between acting and acting again."""
+"""Take in a step, draw a batch, update, guarded: what both loops do between acting and acting
+again."""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import Algorithm, Index
-from understudy.experience import Ring, create, sample
-from understudy.types import Key, Metrics, Spec, Tree
+from understudy.algorithms.base import Algorithm, Aux, Index, Replay
+from understudy.engine.feeding import Experience, create, draw
+from understudy.experience import Ring, Rollout
+from understudy.experience.ring import Priorities, revise
+from understudy.types import Key, Metrics, Spec, Transition, Tree
 
 
 class Meter(NamedTuple):
@@ -21,28 +24,28 @@ class Meter(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What updates change: the algorithm's State and the record of how it went."""
+    """What learning changes: the algorithm's State and the record of how it went."""
 
     state: Any
     meter: Meter
+    open_return: Float[Array, " envs"]  # discounted, of each environment's episode so far
 
 
-def metric_names(algorithm: Algorithm, spec: Spec) -> list[str]:
+def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
     """The names of the numbers in a Meter, in order; nothing is computed."""
 
     def metrics(key: Key) -> Metrics:
         state = algorithm.init(spec, key)
-        ring = create(spec, capacity=1, lanes=1)
-        gamma = jnp.float32(1.0)
-        batch = sample(ring, key, algorithm.appetite.batch_size, gamma=gamma, reward_scale=gamma)
+        batch, _ = draw(algorithm, state, create(algorithm.appetite, spec, num_envs), key)
         _, aux = algorithm.gradients(state, batch, key, algorithm.due(jnp.int32(0)))
         return aux.metrics
 
     return sorted(jax.eval_shape(metrics, jax.random.PRNGKey(0)))
 
 
-def empty_meter(size: int) -> Meter:
-    return Meter(jnp.zeros(size), jnp.zeros(size), jnp.int32(0), jnp.int32(0))
+def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> Learner:
+    meter = Meter(jnp.zeros(metrics), jnp.zeros(metrics), jnp.int32(0), jnp.int32(0))
+    return Learner(algorithm.init(spec, key), meter, jnp.zeros(num_envs))
 
 
 def finite(gradients: Tree) -> Bool[Array, ""]:
@@ -51,42 +54,95 @@ def finite(gradients: Tree) -> Bool[Array, ""]:
     return jnp.isfinite(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves))
 
 
-def update(algorithm: Algorithm, learner: Learner, ring: Ring, index: Index) -> Learner:
-    """One guarded update of one member from a fresh batch.
+def move(learner: Learner, moved: dict[str, Array]) -> Learner:
+    """Set hyper-parameters to what their schedules say; NaN leaves one as it is."""
+    if not moved:
+        return learner
+    hyper = dict(learner.state.hyper)
+    for name, value in moved.items():
+        hyper[name] = jnp.where(jnp.isnan(value), hyper[name], value)
+    return learner._replace(state=learner.state._replace(hyper=hyper))
 
-    An update that is not finite is discarded as a whole: weights, moments, targets and counters
-    keep their values; only the random key moves on.
-    """
-    state, meter = learner
-    appetite = algorithm.appetite
-    key, sample_key, update_key = jax.random.split(state.key, 3)
-    batch = sample(
-        ring,
-        sample_key,
-        appetite.batch_size,
-        gamma=state.hyper["gamma"],
-        reward_scale=state.hyper["reward_scale"],
-        n_step=appetite.n_step,
-    )
-    batch = algorithm.prepare(state, batch)
-    gradients, aux = algorithm.gradients(state, batch, update_key, algorithm.due(index))
-    good = finite(gradients)
-    proposed = algorithm.apply(state, gradients)
-    state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
-    return Learner(state._replace(key=key), _record(meter, aux.metrics, good))
+
+def observe(
+    algorithm: Algorithm, learner: Learner, step: Transition, valid: Bool[Array, " envs"]
+) -> Learner:
+    """Take a step of every environment into the running statistics, where there are any."""
+    state, _, open_return = learner
+    if state.running.returns is not None:
+        open_return = state.hyper["gamma"] * open_return + step.reward
+    state = algorithm.observe(state, step.observation, open_return, valid)
+    if state.running.returns is not None:
+        open_return = jnp.where(step.last | ~valid, 0.0, open_return)
+    return learner._replace(state=state, open_return=open_return)
 
 
 def updates(
-    algorithm: Algorithm, learner: Learner, ring: Ring, first_index: Index, count: int
-) -> Learner:
-    """`count` updates in one program."""
+    algorithm: Algorithm, learner: Learner, experience: Experience, first_index: Index, count: int
+) -> tuple[Learner, Priorities | None]:
+    """`count` updates in one program, and the priorities that follow from them. The stored steps
+    themselves never change here, and so are not among the results."""
+    if isinstance(experience, Rollout):
+        return _learn_rollout(algorithm, learner, experience, first_index, count), None
     if count == 1:
-        return update(algorithm, learner, ring, first_index)
+        return _learn_batch(algorithm, learner, experience, first_index)
+
+    def one(carry: Tree, index: Array) -> tuple[Tree, None]:
+        learner, priorities = carry
+        now = experience._replace(priorities=priorities)
+        return _learn_batch(algorithm, learner, now, index), None
+
     indices = first_index + jnp.arange(count, dtype=jnp.int32)
-    learner, _ = jax.lax.scan(
-        lambda carry, index: (update(algorithm, carry, ring, index), None), learner, indices
-    )
-    return learner
+    return jax.lax.scan(one, (learner, experience.priorities), indices)[0]
+
+
+def _learn_batch(
+    algorithm: Algorithm, learner: Learner, experience: Ring, index: Index
+) -> tuple[Learner, Priorities | None]:
+    """One update of one member from a fresh batch."""
+    key, sample_key, update_key = jax.random.split(learner.state.key, 3)
+    batch, place = draw(algorithm, learner.state, experience, sample_key)
+    learner, aux, good = _guarded(algorithm, learner, batch, key, update_key, index)
+    appetite, priorities = algorithm.appetite, experience.priorities
+    if priorities is not None:
+        assert isinstance(appetite, Replay) and appetite.priority_exponent is not None
+        assert place is not None
+        priorities = revise(priorities, place, aux.priorities, appetite.priority_exponent, good)
+    return learner, priorities
+
+
+def _learn_rollout(
+    algorithm: Algorithm, learner: Learner, rollout: Rollout, first_index: Index, count: int
+) -> Learner:
+    """One update from all rows of a rollout, or `count` from disjoint random shares of them."""
+    key, shuffle_key, update_key = jax.random.split(learner.state.key, 3)
+    batch, _ = draw(algorithm, learner.state, rollout, shuffle_key)
+    if count == 1:
+        return _guarded(algorithm, learner, batch, key, update_key, first_index)[0]
+    order = jax.random.permutation(shuffle_key, len(batch.row)).reshape(count, -1)
+
+    def one(learner: Learner, share: tuple[Array, Array]) -> tuple[Learner, None]:
+        rows, index = share
+        part = jax.tree.map(lambda x: x[rows], batch)
+        update_key = jax.random.fold_in(key, index)
+        return _guarded(algorithm, learner, part, key, update_key, index)[0], None
+
+    indices = first_index + jnp.arange(count, dtype=jnp.int32)
+    return jax.lax.scan(one, learner, (order, indices))[0]
+
+
+def _guarded(
+    algorithm: Algorithm, learner: Learner, batch: Any, next_key: Key, key: Key, index: Index
+) -> tuple[Learner, Aux, Bool[Array, ""]]:
+    """Update, unless it is not finite: then it is discarded as a whole. Weights, moments, targets
+    and counters keep their values; only the random key moves on."""
+    state = learner.state
+    gradients, aux = algorithm.gradients(state, batch, key, algorithm.due(index))
+    good = finite(gradients)
+    proposed = algorithm.apply(state, gradients)
+    state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
+    meter = _record(learner.meter, aux.metrics, good)
+    return learner._replace(state=state._replace(key=next_key), meter=meter), aux, good
 
 
 def _record(meter: Meter, metrics: dict[str, Array], good: Bool[Array, ""]) -> Meter:

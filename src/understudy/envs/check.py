@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of, to_real
-from understudy.types import Continuous, EnvironmentError, Spec
+from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _STEPS = 200
 _MARKS = {"problem": "✗", "note": "·", "good": "✓"}
@@ -131,7 +131,10 @@ def _actions(spec: Spec, steps: int) -> np.ndarray:
     random = np.random.default_rng(0)
     if isinstance(spec.action, Continuous):
         return to_real(random.uniform(-1, 1, (steps, spec.action.size)).astype(np.float32), spec)
-    return to_real(random.integers(spec.action.n, size=steps), spec)
+    if isinstance(spec.action, Discrete):
+        return to_real(random.integers(spec.action.n, size=steps), spec)
+    choices = spec.action.choices
+    return to_real(random.integers(choices, size=(steps, len(choices))), spec)
 
 
 def _roll(

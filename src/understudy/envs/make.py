@@ -17,7 +17,7 @@ from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.worker import make_quietly
-from understudy.types import EnvironmentError, Spec
+from understudy.types import ConfigError, EnvironmentError, Spec
 
 _ADAPTERS = ("brax", "playground", "gymnax", "envpool")
 _ACCEPTED = (
@@ -53,24 +53,24 @@ class EnvSource:
         return self.make(rows, seeds, workers)
 
 
-def resolve(env: Any, num_envs: int | None = None) -> NativeEnv | EnvSource:
+def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
     """Turn what the user gave into a `NativeEnv` or an `EnvSource`.
 
     `num_envs` is how many environments a member steps; None means what `env` itself says (a
     vector environment knows), otherwise 1.
     """
     if num_envs is not None and num_envs < 1:
-        raise EnvironmentError(f"num_envs must be at least 1, got {num_envs}")
+        raise ConfigError(f"num_envs must be at least 1, got {num_envs}")
     if isinstance(env, NativeEnv | EnvSource):
         return env
     if isinstance(env, str):
-        return _from_string(env, num_envs or 1)
+        return _from_string(env, num_envs or default)
     if isinstance(env, VectorEnv):
         return _from_vector(env, num_envs)
     if isinstance(env, gymnasium.Env):
         return _from_instance(env, num_envs or 1)
     if callable(env):
-        return _from_factory(None, env, num_envs or 1)
+        return _from_factory(None, env, num_envs or default)
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
 
 

@@ -28,7 +28,7 @@ from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same
 from understudy.envs.spaces import Border, spec_of
-from understudy.types import Discrete, EnvironmentError, Spec
+from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _PATIENCE = 5.0  # seconds a worker has to close its environments before it is ended
 
@@ -262,7 +262,9 @@ def _told(reply: tuple[int, str, str]) -> EnvironmentError:
 
 
 def _layout(spec: Spec, rows: int) -> worker.Layout:
-    action = ((), "int64") if isinstance(spec.action, Discrete) else (spec.action.shape, "float32")
+    continuous = isinstance(spec.action, Continuous)
+    shape = () if isinstance(spec.action, Discrete) else spec.action.shape
+    action = (shape, "float32" if continuous else "int64")
     return worker.Layout(rows, spec.observation.shape, spec.observation.dtype, *action)
 
 

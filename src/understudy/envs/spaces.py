@@ -5,16 +5,25 @@ Only here do they become what the environment was written for: real bounds, per 
 possibly asymmetric, the Box's own shape, the space's own first number.
 """
 
+import math
 from functools import lru_cache
 from typing import final
 
 import numpy as np
 from gymnasium import spaces
 
-from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError, Spec
+from understudy.types import (
+    Action,
+    ArraySpec,
+    Continuous,
+    Discrete,
+    EnvironmentError,
+    MultiDiscrete,
+    Spec,
+)
 
 _OBSERVATIONS = "Box (any shape; floating point, integer or bool)"
-_ACTIONS = "Box (floating point) and Discrete"
+_ACTIONS = "Box (floating point), Discrete, MultiDiscrete and MultiBinary"
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
@@ -31,9 +40,18 @@ def _observation(space: spaces.Space) -> ArraySpec:
     return ArraySpec(tuple(int(length) for length in space.shape), dtype)
 
 
-def _action(space: spaces.Space) -> Continuous | Discrete:
+def _action(space: spaces.Space) -> Action:
     if isinstance(space, spaces.Discrete):
         return Discrete(n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscrete(
+            choices=tuple(int(n) for n in space.nvec.ravel()),
+            starts=tuple(int(n) for n in space.start.ravel()),
+            shape=tuple(int(length) for length in space.shape),
+        )
+    if isinstance(space, spaces.MultiBinary):
+        size = math.prod(space.shape)
+        return MultiDiscrete((2,) * size, (0,) * size, tuple(space.shape))
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         return Continuous(
             low=tuple(float(bound) for bound in space.low.ravel()),
@@ -44,8 +62,8 @@ def _action(space: spaces.Space) -> Continuous | Discrete:
 
 
 def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
-    """From the library's actions ([M, size] in [-1, 1], or [M] counted from 0) to the
-    environment's ([M, *shape] float32 inside the bounds, or [M] ints). Always a fresh array."""
+    """From the library's actions ([M, size] in [-1, 1], or [M] or [M, choices] counted from 0) to
+    the environment's ([M, *shape] float32 inside the bounds, or ints). Always a fresh array."""
     return _border(spec.action).to_real(action)
 
 
@@ -58,13 +76,16 @@ def to_normalised(action: np.ndarray, spec: Spec) -> np.ndarray:
 class Border:
     """The map of one action space with its constants worked out once (the hot path)."""
 
-    def __init__(self, action: Continuous | Discrete):
-        self.discrete = isinstance(action, Discrete)
+    def __init__(self, action: Action):
+        self._counted = not isinstance(action, Continuous)
+        self._row_shape = () if isinstance(action, Discrete) else action.shape
         if isinstance(action, Discrete):
-            self._start = action.start
+            self._start = np.int64(action.start)
+            return
+        if isinstance(action, MultiDiscrete):
+            self._start = np.array(action.starts, np.int64)
             return
         low, high = np.array(action.low, np.float64), np.array(action.high, np.float64)
-        self._row_shape = action.shape
         self._flat = action.shape == (action.size,)
         # Bounds may be float64: rounding them to float32 must never leave the interval.
         # ([1, size]: for one environment NumPy then has nothing to broadcast, at half the cost.)
@@ -76,8 +97,8 @@ class Border:
             self._centre, self._half = low / 2 + high / 2, high / 2 - low / 2
 
     def to_real(self, action: np.ndarray) -> np.ndarray:
-        if self.discrete:
-            return action.astype(np.int64) + self._start
+        if self._counted:
+            return (action.astype(np.int64) + self._start).reshape(len(action), *self._row_shape)
         # A NaN would pass through every comparison below, into the simulator and the replay.
         # (A search through bytes is several times faster than `.all()` on a few numbers.)
         if 0 in np.isfinite(action).tobytes():
@@ -92,9 +113,11 @@ class Border:
         return real if self._flat else real.reshape(len(real), *self._row_shape)
 
     def to_normalised(self, action: np.ndarray) -> np.ndarray:
-        if self.discrete:
-            return action.astype(np.int64) - self._start
+        if self._counted and not self._row_shape:
+            return action.reshape(-1).astype(np.int32) - np.int32(self._start)
         flat = action.reshape(len(action), -1)
+        if self._counted:
+            return (flat - self._start).astype(np.int32)
         if self._identity:
             return flat.astype(np.float32)
         half = np.where(self._half > 0, self._half, 1)
@@ -102,7 +125,7 @@ class Border:
 
 
 @lru_cache(maxsize=64)
-def _border(action: Continuous | Discrete) -> Border:
+def _border(action: Action) -> Border:
     return Border(action)
 
 

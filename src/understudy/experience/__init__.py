@@ -1,5 +1,7 @@
-"""What happened, kept for learning. No losses here."""
+"""Containers of experience: the replay ring and the rollout. Facts go in, batches come out."""
 
-from understudy.experience.ring import Ring, add, create, num_stored, sample, size_in_bytes
+from understudy.experience import ring, rollout
+from understudy.experience.ring import Ring
+from understudy.experience.rollout import Rollout
 
-__all__ = ["Ring", "add", "create", "num_stored", "sample", "size_in_bytes"]
+__all__ = ["Ring", "Rollout", "ring", "rollout"]

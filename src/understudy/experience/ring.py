@@ -16,44 +16,51 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
+from understudy.experience import sum_tree
+from understudy.experience.rows import row_shapes, size_of_rows
+from understudy.experience.sum_tree import SumTree
 from understudy.math.returns import n_step as n_step_return
-from understudy.types import Batch, Continuous, Key, Spec, Transition
+from understudy.types import Batch, Key, Scalar, Spec, Transition
+
+SMALLEST_ERROR = 1e-6  # added to errors, so that nothing is never drawn again
+
+
+class Priorities(NamedTuple):
+    """How often each slot is drawn. Priorities are kept raised to their exponent."""
+
+    tree: SumTree  # leaf lane · slots + slot; 0 where there is nothing to draw
+    largest: Scalar  # ever given; what a new step gets
 
 
 class Ring(NamedTuple):
     storage: Transition  # [lanes, slots, ...]
     cursor: Int32[Array, " lanes"]  # where the next step of a lane goes
     stored: Int32[Array, " lanes"]  # how many steps of a lane can be sampled
-
-
-def _rows(spec: Spec) -> Transition:
-    """Shape and dtype of one stored step."""
-    observation = jax.ShapeDtypeStruct(spec.observation.shape, spec.observation.dtype)
-    if isinstance(spec.action, Continuous):
-        action = jax.ShapeDtypeStruct((spec.action.size,), jnp.float32)
-    else:
-        action = jax.ShapeDtypeStruct((), jnp.int32)
-    flag = jax.ShapeDtypeStruct((), jnp.bool_)
-    reward = jax.ShapeDtypeStruct((), jnp.float32)
-    return Transition(observation, action, reward, flag, flag, observation)  # type: ignore
+    priorities: Priorities | None  # None: all stored steps alike
 
 
 def _slots(capacity: int, lanes: int) -> int:
     return math.ceil(capacity / lanes) + 1
 
 
-def size_in_bytes(spec: Spec, capacity: int, lanes: int) -> int:
+def size_in_bytes(spec: Spec, capacity: int, lanes: int, prioritised: bool = False) -> int:
     """What `create` will allocate."""
-    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(_rows(spec)))
-    return row * lanes * _slots(capacity, lanes)
+    places = lanes * _slots(capacity, lanes)
+    return size_of_rows(spec) * places + (sum_tree.size_in_bytes(places) if prioritised else 0)
 
 
-def create(spec: Spec, capacity: int, lanes: int) -> Ring:
+def create(spec: Spec, capacity: int, lanes: int, prioritised: bool = False) -> Ring:
     """An empty ring for `capacity` transitions in all."""
     slots = _slots(capacity, lanes)
-    storage = jax.tree.map(lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), _rows(spec))
+    storage = jax.tree.map(lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), row_shapes(spec))
+    priorities = Priorities(sum_tree.create(lanes * slots), jnp.float32(1.0))
     # Two arrays, not one twice: donated buffers must not be shared.
-    return Ring(storage, jnp.zeros(lanes, jnp.int32), jnp.zeros(lanes, jnp.int32))
+    return Ring(
+        storage=storage,
+        cursor=jnp.zeros(lanes, jnp.int32),
+        stored=jnp.zeros(lanes, jnp.int32),
+        priorities=priorities if prioritised else None,
+    )
 
 
 def add(ring: Ring, step: Transition, valid: Bool[Array, " lanes"]) -> Ring:
@@ -73,11 +80,27 @@ def add(ring: Ring, step: Transition, valid: Bool[Array, " lanes"]) -> Ring:
 
     storage = jax.tree.map(write, ring.storage, step)
     advance = valid.astype(jnp.int32)
+    cursor = (ring.cursor + advance) % slots
     return Ring(
         storage=storage,
-        cursor=(ring.cursor + advance) % slots,
+        cursor=cursor,
         stored=jnp.minimum(ring.stored + advance, slots - 1),
+        priorities=_make_drawable(ring, cursor, valid),
     )
+
+
+def _make_drawable(
+    ring: Ring, cursor: Int32[Array, " lanes"], valid: Bool[Array, " lanes"]
+) -> Priorities | None:
+    """Give the step just written the largest priority, and the slot that comes next none."""
+    if ring.priorities is None:
+        return None
+    tree, largest = ring.priorities
+    lanes, slots = ring.storage.reward.shape
+    lane = jnp.arange(lanes, dtype=jnp.int32) * slots
+    place = jnp.concatenate([lane + ring.cursor, lane + cursor])
+    value = jnp.concatenate([jnp.where(valid, largest, 0.0), jnp.zeros(lanes)])
+    return Priorities(sum_tree.write(tree, place, value), largest)
 
 
 def num_stored(ring: Ring) -> Int32[Array, ""]:
@@ -85,12 +108,15 @@ def num_stored(ring: Ring) -> Int32[Array, ""]:
 
 
 def _locate(ring: Ring, nth: Int32[Array, " batch"]) -> tuple[Array, Array]:
-    """Lane and age (0 = the lane's oldest) of the nth stored step, counted lane by lane."""
+    """Lane and slot of the nth stored step, counted lane by lane from each lane's oldest."""
+    slots = ring.storage.reward.shape[1]
     if ring.stored.shape[0] == 1:
-        return jnp.zeros_like(nth), nth
-    ends = jnp.cumsum(ring.stored)
-    lane = jnp.searchsorted(ends, nth, side="right", method="compare_all").astype(jnp.int32)
-    return lane, nth - (ends - ring.stored)[lane]
+        lane, age = jnp.zeros_like(nth), nth
+    else:
+        ends = jnp.cumsum(ring.stored)
+        lane = jnp.searchsorted(ends, nth, side="right", method="compare_all").astype(jnp.int32)
+        age = nth - (ends - ring.stored)[lane]
+    return lane, (ring.cursor[lane] - ring.stored[lane] + age) % slots
 
 
 def sample(
@@ -101,31 +127,64 @@ def sample(
     gamma: Float[Array, ""],
     reward_scale: Float[Array, ""],
     n_step: int = 1,
-) -> Batch:
-    """A uniform batch, with n-step sums that never cross an episode. The ring must not be empty."""
+    importance_exponent: Float[Array, ""] | float = 1.0,
+) -> tuple[Batch, Int32[Array, " batch"]]:
+    """A batch, with n-step sums that never cross an episode, and where its rows lie in the ring.
+    The ring must not be empty.
+
+    Weights are (N · probability)^−β, which undoes the bias of unequal probabilities in the
+    measure of the exponent β; ones where all are equal."""
     slots = ring.storage.reward.shape[1]
-    nth = jax.random.randint(key, (batch_size,), 0, num_stored(ring))
-    lane, age = _locate(ring, nth)
-    oldest = ring.cursor[lane] - ring.stored[lane]
-    first = (oldest + age) % slots
-    if n_step == 1:
-        final = first
-        reward = ring.storage.reward[lane, first]
-        discount = gamma * (1.0 - ring.storage.terminated[lane, first])
+    if ring.priorities is None:
+        nth = jax.random.randint(key, (batch_size,), 0, num_stored(ring))
+        lane, first = _locate(ring, nth)
+        place, weight = lane * slots + first, jnp.ones(batch_size)
     else:
-        offsets = jnp.arange(n_step)
-        window = (first[:, None] + offsets) % slots
-        present = age[:, None] + offsets < ring.stored[lane][:, None]
-        facts = (ring.storage.reward, ring.storage.terminated, ring.storage.last)
-        rewards, terminated, last = (fact[lane[:, None], window] for fact in facts)
-        reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
-        final = (first + offset) % slots
-    return Batch(
+        place, probability = sum_tree.sample(ring.priorities.tree, key, batch_size)
+        lane, first = place // slots, place % slots
+        weight = (num_stored(ring) * probability) ** -importance_exponent
+    reward, discount, final = _returns(ring, lane, first, gamma, n_step)
+    batch = Batch(
         observation=ring.storage.observation[lane, first],
         action=ring.storage.action[lane, first],
         reward=reward_scale * reward,
         discount=discount,
         next_observation=ring.storage.next_observation[lane, final],
-        weight=jnp.ones(batch_size),
+        weight=weight,
         row=jnp.arange(batch_size, dtype=jnp.int32),
     )
+    return batch, place
+
+
+def _returns(
+    ring: Ring, lane: Array, first: Array, gamma: Float[Array, ""], n_step: int
+) -> tuple[Array, Array, Array]:
+    """n-step reward, discount of what follows, and the slot of the last step taken."""
+    if n_step == 1:
+        reward = ring.storage.reward[lane, first]
+        return reward, gamma * (1.0 - ring.storage.terminated[lane, first]), first
+    slots = ring.storage.reward.shape[1]
+    offsets = jnp.arange(n_step)
+    window = (first[:, None] + offsets) % slots
+    # What lies ahead of a step ends before the cursor.
+    ahead = (ring.cursor[lane] - first) % slots
+    present = offsets < ahead[:, None]
+    facts = (ring.storage.reward, ring.storage.terminated, ring.storage.last)
+    rewards, terminated, last = (fact[lane[:, None], window] for fact in facts)
+    reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
+    return reward, discount, (first + offset) % slots
+
+
+def revise(
+    priorities: Priorities,
+    place: Int32[Array, " batch"],
+    error: Float[Array, " batch"],
+    exponent: float,
+    good: Bool[Array, ""],
+) -> Priorities:
+    """Give sampled rows the priority of their new errors; nothing changes unless `good`."""
+    tree, largest = priorities
+    priority = (jnp.abs(error) + SMALLEST_ERROR) ** exponent
+    nowhere = jnp.iinfo(jnp.int32).max
+    tree = sum_tree.write(tree, jnp.where(good, place, nowhere), priority)
+    return Priorities(tree, jnp.where(good, jnp.maximum(largest, jnp.max(priority)), largest))

@@ -1,1 +1,1 @@
-"""Pure functions of arrays: returns, densities, targets, statistics."""
+"""Pure functions of arrays: returns, distributions, divergences, targets, curves, statistics."""

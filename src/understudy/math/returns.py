@@ -1,7 +1,10 @@
 """Sums of rewards that know where an episode ends."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.types import Scalar
 
 
 def n_step(
@@ -27,3 +30,29 @@ def n_step(
     ended = jnp.any(taken & terminated, axis=1)
     discount = gamma**steps * (1.0 - ended)
     return total, discount, steps - 1
+
+
+def gae(
+    reward: Float[Array, "time envs"],
+    discount: Float[Array, "time envs"],
+    last: Bool[Array, "time envs"],
+    value: Float[Array, "time envs"],
+    next_value: Float[Array, "time envs"],
+    trace_decay: Scalar,
+) -> Float[Array, "time envs"]:
+    """Generalised advantage estimates (Schulman et al., 2016, eq. 16) with `trace_decay` γ·λ.
+
+    Two ends are kept apart: `discount` is zero where the task terminated, so nothing is
+    bootstrapped there; `last` cuts the trace at any end of an episode, so a truncated one still
+    bootstraps from V of its true final observation, and hears nothing of its successor.
+    """
+    surprise = reward + discount * next_value - value
+
+    def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        delta, ends = now
+        # A choice, not a product with zero: NaN × 0 would cross into the episode before.
+        advantage = delta + trace_decay * jnp.where(ends, 0.0, later)
+        return advantage, advantage
+
+    nothing = jnp.zeros_like(surprise[0])
+    return jax.lax.scan(step, nothing, (surprise, last), reverse=True)[1]

@@ -21,6 +21,6 @@ def bootstrapped(
     return reward + discount * next_value
 
 
-def pessimistic(q: Float[Array, "critics batch"]) -> Float[Array, " batch"]:
+def pessimistic(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
     """The smallest of the critics' opinions (clipped double Q-learning)."""
     return jnp.min(q, axis=0)

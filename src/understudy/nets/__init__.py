@@ -1,18 +1,51 @@
 """Networks as plain pytrees of arrays: encoders, heads, ensembles. No algorithm names here."""
 
 from understudy.nets.ensemble import ensemble, evaluate_ensemble
-from understudy.nets.heads import DeterministicActor, QCritic, SquashedGaussianActor
+from understudy.nets.heads import (
+    BoundedGaussianActor,
+    CategoricalActor,
+    DeterministicActor,
+    DuelingQValues,
+    GaussianActor,
+    MultiCategoricalActor,
+    QCritic,
+    QValues,
+    SquashedGaussianActor,
+    StateValue,
+)
 from understudy.nets.mlp import MLP, Linear
+from understudy.nets.normaliser import Moments, fresh_moments, normalise, take_in
 from understudy.nets.replaceable import Networks, arrays_only
+from understudy.nets.state_dependent import (
+    StateDependentActor,
+    exploration_matrices,
+    state_dependent_noise,
+    state_dependent_std,
+)
 
 __all__ = [
     "MLP",
+    "BoundedGaussianActor",
+    "CategoricalActor",
     "DeterministicActor",
+    "DuelingQValues",
+    "GaussianActor",
     "Linear",
+    "Moments",
+    "MultiCategoricalActor",
     "Networks",
     "QCritic",
+    "QValues",
     "SquashedGaussianActor",
+    "StateDependentActor",
+    "StateValue",
     "arrays_only",
     "ensemble",
     "evaluate_ensemble",
+    "exploration_matrices",
+    "fresh_moments",
+    "normalise",
+    "state_dependent_noise",
+    "state_dependent_std",
+    "take_in",
 ]

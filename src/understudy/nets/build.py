@@ -5,15 +5,25 @@ from typing import Any
 import jax
 
 from understudy.nets.ensemble import ensemble
-from understudy.nets.heads import QCritic
-from understudy.nets.initialise import INITIALISERS
+from understudy.nets.heads import DuelingQValues, QCritic, QValues, StateValue
+from understudy.nets.initialise import INITIALISERS, scaled
 from understudy.nets.mlp import MLP
-from understudy.nets.replaceable import Networks, build_encoder
+from understudy.nets.replaceable import EncoderMaker, Networks, build_encoder
 from understudy.types import Key, Spec, Tree
 
 
-def make_actor(head: Any, spec: Spec, config: Any, networks: Networks, key: Key) -> Any:
-    """An actor: the standard encoder (or the user's) under the given head."""
+def make_actor(
+    head: Any,
+    spec: Spec,
+    config: Any,
+    networks: Networks,
+    key: Key,
+    gain: int | float | None = None,
+) -> Any:
+    """An actor: the standard encoder (or the user's) under the given head.
+
+    `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialisation.
+    """
     encoder_key, head_key = jax.random.split(key)
 
     def standard(inputs: int, key: Key) -> MLP:
@@ -28,22 +38,12 @@ def make_actor(head: Any, spec: Spec, config: Any, networks: Networks, key: Key)
     encoder, features = build_encoder(
         networks.actor_encoder, standard, spec.observation.size, encoder_key
     )
-    initialiser = INITIALISERS[config.initialisation]
-    return head(encoder, features, spec.action.size, head_key, initialiser)
+    return head(encoder, features, spec.action.size, head_key, scaled(config.initialisation, gain))
 
 
 def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
     """`config.num_critics` independently initialised Q(s, a), stacked."""
-
-    def standard(inputs: int, key: Key) -> MLP:
-        return MLP(
-            inputs,
-            _sizes(config.critic_hidden_sizes, config),
-            key,
-            activation=config.activation,
-            layer_norm=config.layer_norm,
-            initialisation=config.initialisation,
-        )
+    standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
 
     def make(key: Key) -> QCritic:
         encoder_key, head_key = jax.random.split(key)
@@ -52,6 +52,66 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
         return QCritic(encoder, features, head_key, INITIALISERS[config.initialisation])
 
     return ensemble(make, config.num_critics, key)
+
+
+def make_q_values(
+    spec: Spec, config: Any, networks: Networks, key: Key, dueling: bool = False
+) -> Tree:
+    """`config.num_critics` independently initialised Q(s, ·) over discrete choices, stacked.
+
+    With `dueling` the last hidden layer is there twice, once for the value and once for
+    the advantages; a user's encoder takes the place of the layers before it.
+    """
+    sizes = _sizes(config.critic_hidden_sizes, config)
+    initialiser = INITIALISERS[config.initialisation]
+    inputs, choices = spec.observation.size, spec.action.n  # type: ignore[union-attr]
+
+    def make(key: Key) -> QValues:
+        encoder_key, head_key = jax.random.split(key)
+        encoder, features = build_encoder(
+            networks.critic_encoder, _layers(sizes, config), inputs, encoder_key
+        )
+        return QValues(encoder, features, choices, head_key, initialiser)
+
+    def make_dueling(key: Key) -> DuelingQValues:
+        encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
+        encoder, features = build_encoder(
+            networks.critic_encoder, _layers(sizes[:-1], config), inputs, encoder_key
+        )
+        own = _layers(sizes[-1:], config)
+        streams = own(features, value_key), own(features, advantage_key)
+        width = sizes[-1] if sizes else features
+        return DuelingQValues(encoder, streams, width, choices, head_key, initialiser)
+
+    return ensemble(make_dueling if dueling else make, config.num_critics, key)
+
+
+def make_value(
+    spec: Spec, config: Any, networks: Networks, key: Key, gain: int | float | None = None
+) -> StateValue:
+    """One V(s), under the critic's settings; `gain` is the head's own (see `scaled`)."""
+    encoder_key, head_key = jax.random.split(key)
+    standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
+    encoder, features = build_encoder(
+        networks.critic_encoder, standard, spec.observation.size, encoder_key
+    )
+    return StateValue(encoder, features, head_key, scaled(config.initialisation, gain))
+
+
+def _layers(sizes: tuple[int, ...], config: Any) -> EncoderMaker:
+    """Makes a critic's hidden layers."""
+
+    def make(inputs: int, key: Key) -> MLP:
+        return MLP(
+            inputs,
+            sizes,
+            key,
+            activation=config.activation,
+            layer_norm=config.layer_norm,
+            initialisation=config.initialisation,
+        )
+
+    return make
 
 
 def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:

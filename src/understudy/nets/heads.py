@@ -1,18 +1,30 @@
-"""Actors and critics: an encoder, and the layer that gives its features a meaning."""
+"""Actors and critics: an encoder, and the layer that gives its features a meaning.
 
+Called, an actor answers with what its losses need: an action, or what describes a distribution.
+`mode` is the action it would take if it did not explore.
+"""
+
+import itertools
+import math
 from typing import Any, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.nets.initialise import Initialiser
 from understudy.nets.mlp import Linear
-from understudy.types import Key
+from understudy.types import ConfigError, Key
 
 # Bounds of the log standard deviation: wide enough for any policy that still acts, narrow
 # enough that exp() stays harmless in float32.
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
+# Bounds of a standard deviation that is not squashed: actions live in [-1, 1], and what spreads
+# further than that lands on the bounds.
+STD_MIN, STD_MAX = 1e-4, 1.0
 
 
 @final
@@ -30,6 +42,9 @@ class DeterministicActor(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*batch observation"]) -> Array:
         return jnp.tanh(self.head(self.encoder(observation)))
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return self(observation)
 
 
 @final
@@ -49,6 +64,136 @@ class SquashedGaussianActor(eqx.Module):
     def __call__(self, observation: Float[Array, "*batch observation"]) -> tuple[Array, Array]:
         mean, log_std = jnp.split(self.head(self.encoder(observation)), 2, axis=-1)
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return jnp.tanh(self(observation)[0])
+
+
+@final
+class GaussianActor(eqx.Module):
+    """observation → a Gaussian whose log standard deviation is a parameter, the same everywhere."""
+
+    encoder: Any
+    head: Linear
+    log_std: Float[Array, " action"]
+
+    def __init__(
+        self,
+        encoder: Any,
+        features: int,
+        action_size: int,
+        key: Key,
+        initialiser: Initialiser,
+        initial_log_std: int | float = 0.0,
+    ):
+        self.encoder = encoder
+        self.head = Linear(features, action_size, key, initialiser)
+        self.log_std = jnp.full(action_size, initial_log_std, jnp.float32)
+
+    def __call__(self, observation: Float[Array, "*batch observation"]) -> Gaussian:
+        return Gaussian(self.head(self.encoder(observation)), self.log_std)
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return self(observation).mode()
+
+
+@final
+class BoundedGaussianActor(eqx.Module):
+    """observation → a Gaussian of mean in [-1, 1] and standard deviation in [1e-4, 1].
+
+    The logistic curve is as good as softplus's tail where the deviation is small, and it nears
+    its upper bound smoothly: a clipped deviation would have no gradient to come back by.
+    """
+
+    encoder: Any
+    head: Linear
+
+    def __init__(
+        self,
+        encoder: Any,
+        features: int,
+        action_size: int,
+        key: Key,
+        initialiser: Initialiser,
+        initial_std: int | float = 0.5,
+    ):
+        if not STD_MIN < initial_std < STD_MAX:
+            raise ConfigError(
+                f"an initial std must be between {STD_MIN:g} and {STD_MAX:g}, got {initial_std:g}"
+            )
+        self.encoder = encoder
+        part = (initial_std - STD_MIN) / (STD_MAX - STD_MIN)
+        head = Linear(features, 2 * action_size, key, initialiser)
+        # The half that makes the deviation starts without weights: `initial_std` in every state.
+        self.head = eqx.tree_at(
+            lambda head: (head.weight, head.bias),
+            head,
+            (
+                head.weight.at[:, action_size:].set(0.0),
+                head.bias.at[action_size:].set(math.log(part / (1.0 - part))),
+            ),
+        )
+
+    def __call__(self, observation: Float[Array, "*batch observation"]) -> Gaussian:
+        mean, spread = jnp.split(self.head(self.encoder(observation)), 2, axis=-1)
+        std = STD_MIN + (STD_MAX - STD_MIN) * jax.nn.sigmoid(spread)
+        return Gaussian(jnp.tanh(mean), jnp.log(std))
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return self(observation)[0]
+
+
+@final
+class CategoricalActor(eqx.Module):
+    """observation → a distribution over one choice."""
+
+    encoder: Any
+    head: Linear
+
+    def __init__(
+        self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
+    ):
+        self.encoder = encoder
+        self.head = Linear(features, action_size, key, initialiser)
+
+    def __call__(self, observation: Float[Array, "*batch observation"]) -> Categorical:
+        return Categorical(self.head(self.encoder(observation)))
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return self(observation).mode()
+
+
+@final
+class MultiCategoricalActor(eqx.Module):
+    """observation → independent distributions over several choices, of `choices[i]` each."""
+
+    encoder: Any
+    head: Linear
+    choices: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        encoder: Any,
+        features: int,
+        action_size: int,
+        key: Key,
+        initialiser: Initialiser,
+        choices: tuple[int, ...],
+    ):
+        if sum(choices) != action_size:
+            raise ValueError(f"{choices} are {sum(choices)} choices, not {action_size}")
+        self.encoder = encoder
+        self.head = Linear(features, action_size, key, initialiser)
+        self.choices = choices
+
+    def __call__(self, observation: Float[Array, "*batch observation"]) -> MultiCategorical:
+        ends = list(itertools.accumulate(self.choices))[:-1]
+        return MultiCategorical(
+            tuple(jnp.split(self.head(self.encoder(observation)), ends, axis=-1))
+        )
+
+    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+        return self(observation).mode()
 
 
 @final
@@ -70,3 +215,74 @@ class QCritic(eqx.Module):
     ) -> Float[Array, "*batch"]:
         together = jnp.concatenate([observation, action], axis=-1)
         return self.head(self.encoder(together))[..., 0]
+
+
+@final
+class StateValue(eqx.Module):
+    """observation → value."""
+
+    encoder: Any
+    head: Linear
+
+    def __init__(self, encoder: Any, features: int, key: Key, initialiser: Initialiser):
+        self.encoder = encoder
+        self.head = Linear(features, 1, key, initialiser)
+
+    def __call__(self, observation: Float[Array, "*batch observation"]) -> Float[Array, "*batch"]:
+        return self.head(self.encoder(observation))[..., 0]
+
+
+@final
+class QValues(eqx.Module):
+    """observation → the value of each choice."""
+
+    encoder: Any
+    head: Linear
+
+    def __init__(
+        self, encoder: Any, features: int, choices: int, key: Key, initialiser: Initialiser
+    ):
+        self.encoder = encoder
+        self.head = Linear(features, choices, key, initialiser)
+
+    def __call__(
+        self, observation: Float[Array, "*batch observation"]
+    ) -> Float[Array, "*batch choices"]:
+        return self.head(self.encoder(observation))
+
+
+@final
+class DuelingQValues(eqx.Module):
+    """observation → V + A - mean(A): the value of each choice (Wang et al., 2016, eq. 9).
+
+    `streams` are what V and A do not share: hidden layers of their own. Two bare linear layers
+    on the same features would be one linear layer again.
+    """
+
+    encoder: Any
+    streams: tuple[Any, Any]
+    value: Linear
+    advantage: Linear
+
+    def __init__(
+        self,
+        encoder: Any,
+        streams: tuple[Any, Any],
+        features: int,
+        choices: int,
+        key: Key,
+        initialiser: Initialiser,
+    ):
+        value_key, advantage_key = jax.random.split(key)
+        self.encoder = encoder
+        self.streams = streams
+        self.value = Linear(features, 1, value_key, initialiser)
+        self.advantage = Linear(features, choices, advantage_key, initialiser)
+
+    def __call__(
+        self, observation: Float[Array, "*batch observation"]
+    ) -> Float[Array, "*batch choices"]:
+        shared = self.encoder(observation)
+        value = self.value(self.streams[0](shared))
+        advantage = self.advantage(self.streams[1](shared))
+        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)

@@ -1,6 +1,7 @@
 """How weights begin."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,25 @@ def kaiming(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs
 
 
 def orthogonal(
-    key: Key, inputs: int, outputs: int, gain: float = 2**0.5
+    key: Key, inputs: int, outputs: int, gain: int | float = 2**0.5
 ) -> Float[Array, "inputs outputs"]:
     """Orthonormal columns (or rows, where there are fewer of them) times `gain`."""
     return gain * jax.nn.initializers.orthogonal()(key, (inputs, outputs), jnp.float32)
 
 
 INITIALISERS: dict[str, Initialiser] = {"kaiming": kaiming, "orthogonal": orthogonal}
+
+
+def scaled(initialisation: str, gain: int | float | None) -> Initialiser:
+    """The named initialiser with a gain of its own; without one (None) it stays as it is.
+
+    For orthogonal weights the gain replaces √2. Kaiming's are multiplied by it: their spread is
+    already set by the number of inputs. A layer with a gain starts with a bias of zero, or a
+    head that is meant to start small would start at its bias instead.
+    """
+    plain = INITIALISERS[initialisation]
+    if gain is None:
+        return plain
+    if plain is orthogonal:
+        return partial(orthogonal, gain=gain)
+    return lambda key, inputs, outputs: gain * plain(key, inputs, outputs)

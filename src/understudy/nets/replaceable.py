@@ -24,8 +24,8 @@ EncoderMaker = Callable[[int, Key], Any]  # (inputs, key) -> module of one flat 
 class Networks:
     """What replaces the standard MLP encoders: functions `(inputs, key) -> eqx.Module`.
 
-    The module maps one flat vector (for the critic: observation and action side by side) to a
-    feature vector; batching is done here.
+    The module maps one flat vector to a feature vector; batching is done here. The vector is the
+    observation; a critic of continuous actions gets observation and action side by side.
     """
 
     actor_encoder: EncoderMaker | None = None

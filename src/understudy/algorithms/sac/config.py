@@ -4,21 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.base import ReplayConfig
+from understudy.algorithms.replay import ReplayConfig
 from understudy.algorithms.settings import setting
 
 
 @final
 @dataclass(frozen=True)
 class SACConfig(ReplayConfig):
-    """Soft Actor-Critic."""
+    """Soft Actor-Critic, for continuous and for discrete actions."""
 
+    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The actor's own step size (default: learning_rate)."""
+    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The actor's own hidden layers (default: hidden_sizes)."""
     entropy_coeff: float | None = setting(None, at_least=0.0, moving=True)
     """A fixed temperature; 0.2 means 0.2. Without it the temperature is learned."""
     initial_entropy_coeff: float = setting(1.0, above=0.0)
     """Where a learned temperature begins."""
     target_entropy: float | None = setting(None, moving=True)
-    """Entropy the learned temperature aims at (default: minus the action's dimensions)."""
+    """Entropy the learned temperature aims at (default: minus the dimensions of a continuous
+    action; half the entropy of a uniform choice, ½·log n, of a discrete one)."""
     entropy_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The temperature's own step size (default: learning_rate)."""
     use_log_entropy: bool = setting(True)
@@ -29,6 +34,14 @@ class SACConfig(ReplayConfig):
             hidden_sizes=(64, 64),
             learning_rate=2e-3,
             batch_size=128,
+            buffer_size=100_000,
+            start_steps=500,
+            min_buffer_size=500,
+        ),
+        "CartPole-v1": dict(
+            hidden_sizes=(64, 64),
+            learning_rate=5e-4,
+            tau=0.01,
             buffer_size=100_000,
             start_steps=500,
             min_buffer_size=500,

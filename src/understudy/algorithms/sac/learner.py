@@ -1,35 +1,39 @@
 """SAC: the order of things. The maths is in losses.py."""
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from understudy.algorithms.base import (
-    Algorithm,
-    Aux,
-    Index,
-    Replay,
+from understudy.algorithms import running
+from understudy.algorithms.addons import add_terms
+from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.running import Running, normalised
+from understudy.algorithms.sac import losses
+from understudy.algorithms.sac.config import SACConfig
+from understudy.algorithms.steps import (
     adam,
-    add_terms,
     descend,
+    drawn_critics,
     every,
+    hard_copy,
     initial_hyper,
     learning_rate,
     when,
 )
-from understudy.algorithms.sac import losses
-from understudy.algorithms.sac.config import SACConfig
 from understudy.math.densities import (
     row_normals,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
 from understudy.math.targets import polyak
-from understudy.nets import SquashedGaussianActor, evaluate_ensemble
-from understudy.nets.build import make_actor, make_critics
-from understudy.types import Batch, Continuous, Key, Metrics, Scalar, Spec, Tree
+from understudy.nets import CategoricalActor, SquashedGaussianActor
+from understudy.nets.build import make_actor, make_critics, make_q_values
+from understudy.nets.normaliser import Moments
+from understudy.types import Action, Batch, Continuous, Discrete, Key, Metrics, Scalar, Spec, Tree
 
 SMALLEST_ENTROPY_COEFF = 1e-8  # where a directly learned temperature is held above zero
 
@@ -42,6 +46,7 @@ class State(NamedTuple):
     actor_moments: Tree
     critic_moments: Tree
     temperature_moments: Tree
+    running: Running
     hyper: dict[str, Scalar]
     updates: Int32[Array, ""]
     key: Key
@@ -49,6 +54,7 @@ class State(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
+    seen: Moments | None  # what observations look like, where they are normalised
 
 
 class Due(NamedTuple):
@@ -64,41 +70,42 @@ class Gradients(NamedTuple):
 
 @final
 class SAC(Algorithm):
-    """Soft Actor-Critic for continuous actions."""
+    """Soft Actor-Critic, for continuous and for discrete actions."""
 
     name = "sac"
     config_class = SACConfig
-    supported_actions = (Continuous,)
+    supported_actions = (Continuous, Discrete)
+    networks_in_state = ("actor", "critic")
     config: SACConfig
-
-    @property
-    def appetite(self) -> Replay:
-        return self.config.appetite
 
     def init(self, spec: Spec, key: Key) -> State:
         actor_key, critic_key, key = jax.random.split(key, 3)
-        actor = make_actor(SquashedGaussianActor, spec, self.config, self.networks, actor_key)
-        critic = make_critics(spec, self.config, self.networks, critic_key)
+        discrete = isinstance(spec.action, Discrete)
+        head = CategoricalActor if discrete else SquashedGaussianActor
+        actor = make_actor(head, spec, self.config, self.networks, actor_key)
+        make = make_q_values if discrete else make_critics
+        critic = make(spec, self.config, self.networks, critic_key)
         start = jnp.float32(self.config.initial_entropy_coeff)
         temperature = jnp.log(start) if self.config.use_log_entropy else start
         optimiser = adam(self.config.max_grad_norm)
         hyper = initial_hyper(self.config)
-        hyper.setdefault("target_entropy", jnp.float32(-spec.action.size))
+        hyper.setdefault("target_entropy", jnp.float32(default_target_entropy(spec.action)))
         return State(
             actor=actor,
             critic=critic,
-            target_critic=jax.tree.map(jnp.copy, critic),
+            target_critic=hard_copy(critic),
             temperature=temperature,
             actor_moments=optimiser.init(actor),
             critic_moments=optimiser.init(critic),
             temperature_moments=adam(None).init(temperature),
+            running=running.begin(self.config, spec),
             hyper=hyper,
             updates=jnp.int32(0),
             key=key,
         )
 
     def policy(self, state: State) -> Policy:
-        return Policy(state.actor)
+        return Policy(state.actor, state.running.observation)
 
     def act(
         self,
@@ -108,10 +115,15 @@ class SAC(Algorithm):
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
-    ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
-        mean, log_std = policy.actor(observation)
+    ) -> tuple[Shaped[Array, "envs *action"], Tree, Metrics]:
+        seen = normalised(policy.seen, observation)
         if not explore:
-            return jnp.tanh(mean), memory, {}
+            return policy.actor.mode(seen), memory, {}
+        if isinstance(policy.actor, CategoricalActor):
+            choices = policy.actor(seen)
+            action = choices.sample(key)
+            return action, memory, {"log_prob": choices.log_prob(action)}
+        mean, log_std = policy.actor(seen)
         noise = jax.random.normal(key, mean.shape)
         action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
         return action, memory, {"log_prob": log_prob}
@@ -126,17 +138,15 @@ class SAC(Algorithm):
     def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it."""
-        noise_key, addon_key = jax.random.split(key)
-        noise = row_normals(noise_key, batch.row, 2 * batch.action.shape[-1])
-        actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
+        noise_key, addon_key, subset_key = jax.random.split(key, 3)
         coeff = self.entropy_coeff(state)
-
-        target = losses.critic_target(state.actor, state.target_critic, batch, coeff, target_noise)
+        critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
+        target, loss_of_actor = objectives(state, critics, batch, coeff, noise_key)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
         def actor_objective(actor: Any) -> tuple[Scalar, tuple[Array, Metrics]]:
-            loss, log_prob = losses.actor_loss(actor, state.critic, batch, coeff, actor_noise)
+            loss, log_prob = loss_of_actor(actor)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, (log_prob, addon_metrics)
 
@@ -199,7 +209,34 @@ class SAC(Algorithm):
     def q_values(
         self, state: State, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        return evaluate_ensemble(state.critic, observation, action)
+        observation = normalised(state.running.observation, observation)
+        return losses.taken_q(state.critic, observation, action)
 
     def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
-        return squashed_gaussian_log_prob(action, *state.actor(observation))
+        answer = state.actor(normalised(state.running.observation, observation))
+        if isinstance(state.actor, CategoricalActor):
+            return answer.log_prob(action)
+        return squashed_gaussian_log_prob(action, *answer)
+
+
+def default_target_entropy(action: Action) -> float:
+    """−dim(A), as in the paper; of a discrete action half the entropy of a uniform choice."""
+    return 0.5 * math.log(action.n) if isinstance(action, Discrete) else -float(action.size)
+
+
+ActorLoss = Callable[[Any], tuple[Scalar, Float[Array, " batch"]]]
+
+
+def objectives(
+    state: State, target_critic: Any, batch: Batch, coeff: Scalar, key: Key
+) -> tuple[Float[Array, " batch"], ActorLoss]:
+    """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
+    for every row over continuous ones. (The actor's class is known when a program is traced.)"""
+    actor, critic = state.actor, state.critic
+    if isinstance(actor, CategoricalActor):
+        target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
+        return target, lambda actor: losses.discrete_actor_loss(actor, critic, batch, coeff)
+    noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
+    actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
+    target = losses.critic_target(actor, target_critic, batch, coeff, target_noise)
+    return target, lambda actor: losses.actor_loss(actor, critic, batch, coeff, actor_noise)

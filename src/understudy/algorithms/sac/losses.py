@@ -1,10 +1,12 @@
 """The three objectives of SAC (Haarnoja et al., "Soft Actor-Critic Algorithms and
-Applications", arXiv 1812.05905); equation numbers are that paper's."""
+Applications", arXiv 1812.05905), by one draw of a continuous action; and what takes their place
+where actions are discrete (Christodoulou, "Soft Actor-Critic for Discrete Action Settings",
+arXiv 1910.07207), with expectations over all choices. Equation numbers are the papers'."""
 
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from understudy.math.densities import squashed_gaussian_sample
 from understudy.math.targets import bootstrapped, pessimistic
@@ -27,11 +29,37 @@ def critic_target(
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 
+def discrete_critic_target(
+    actor: Any, target_critic: Any, batch: Batch, entropy_coeff: Scalar
+) -> Float[Array, " batch"]:
+    """Christodoulou's eq. 10: r + γ·Σ_a π(a|s')·(min Q̄(s', a) − α·log π(a|s')).
+
+    The smallest opinion is that of each choice by itself, before the sum."""
+    policy = actor(batch.next_observation)
+    next_q = jnp.min(evaluate_ensemble(target_critic, batch.next_observation), axis=0)
+    soft_q = next_q - entropy_coeff * policy.log_probabilities
+    soft_value = jnp.sum(policy.probabilities * soft_q, axis=-1)
+    return bootstrapped(batch.reward, batch.discount, soft_value)
+
+
+def taken_q(
+    critic: Any,
+    observation: Float[Array, "batch observation"],
+    action: Shaped[Array, "batch *action"],
+) -> Float[Array, "critics batch"]:
+    """Q(s, a) of the action taken: an input of a continuous critic, a place in the answer of a
+    discrete one."""
+    if jnp.issubdtype(action.dtype, jnp.floating):
+        return evaluate_ensemble(critic, observation, action)
+    q = evaluate_ensemble(critic, observation)
+    return jnp.take_along_axis(q, action[None, :, None], axis=-1)[..., 0]
+
+
 def critic_loss(
     critic: Any, batch: Batch, target: Float[Array, " batch"]
 ) -> tuple[Scalar, Float[Array, "critics batch"]]:
     """Eq. 5: ½·(Q(s, a) − target)², summed over critics, averaged over the batch."""
-    error = evaluate_ensemble(critic, batch.observation, batch.action) - target
+    error = taken_q(critic, batch.observation, batch.action) - target
     return jnp.sum(jnp.mean(0.5 * batch.weight * error**2, axis=-1)), error
 
 
@@ -49,10 +77,22 @@ def actor_loss(
     return jnp.mean(batch.weight * (entropy_coeff * log_prob - q)), log_prob
 
 
+def discrete_actor_loss(
+    actor: Any, critic: Any, batch: Batch, entropy_coeff: Scalar
+) -> tuple[Scalar, Float[Array, " batch"]]:
+    """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)), and the log-probability
+    to be expected, which is minus the entropy. Needs no reparameterisation."""
+    policy = actor(batch.observation)
+    q = jnp.min(evaluate_ensemble(critic, batch.observation), axis=0)
+    log_prob = -policy.entropy()
+    expected_q = jnp.sum(policy.probabilities * q, axis=-1)
+    return jnp.mean(batch.weight * (entropy_coeff * log_prob - expected_q)), log_prob
+
+
 def entropy_loss(
     temperature: Scalar, log_prob: Float[Array, " batch"], target_entropy: Scalar
 ) -> Scalar:
-    """Eq. 18: −τ·(log π(a|s) + H̄), where τ is α or, in log space, log α.
+    """Eq. 18 (Christodoulou's eq. 11): −τ·(log π(a|s) + H̄), where τ is α or, in log space, log α.
 
     Both push the same way: up while the policy's entropy is below H̄, down above it.
     """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.base import ReplayConfig
+from understudy.algorithms.replay import ReplayConfig
 from understudy.algorithms.settings import setting
 
 
@@ -13,6 +13,10 @@ from understudy.algorithms.settings import setting
 class TD3Config(ReplayConfig):
     """Twin Delayed DDPG. Noise is in normalised units: actions live in [-1, 1]."""
 
+    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The actor's own step size (default: learning_rate)."""
+    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The actor's own hidden layers (default: hidden_sizes)."""
     policy_delay: int = setting(2, at_least=1)
     """Critic updates per update of the actor and of all targets."""
     exploration_noise: float = setting(0.1, at_least=0.0, moving=True)

@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import (
-    Algorithm,
-    Aux,
-    Index,
-    Replay,
+from understudy.algorithms import running
+from understudy.algorithms.addons import add_terms
+from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.running import Running, normalised
+from understudy.algorithms.steps import (
+    absent,
     adam,
-    add_terms,
     descend,
+    drawn_critics,
     every,
+    hard_copy,
     initial_hyper,
     learning_rate,
     when,
@@ -25,6 +27,7 @@ from understudy.math.densities import row_normals
 from understudy.math.targets import polyak
 from understudy.nets import DeterministicActor, evaluate_ensemble
 from understudy.nets.build import make_actor, make_critics
+from understudy.nets.normaliser import Moments
 from understudy.types import Batch, Continuous, Key, Metrics, Scalar, Spec, Tree
 
 
@@ -35,6 +38,7 @@ class State(NamedTuple):
     target_critic: Any
     actor_moments: Tree
     critic_moments: Tree
+    running: Running
     hyper: dict[str, Scalar]
     updates: Int32[Array, ""]
     key: Key
@@ -42,6 +46,7 @@ class State(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
+    seen: Moments | None  # what observations look like, where they are normalised
     exploration_noise: Scalar
 
 
@@ -63,11 +68,8 @@ class TD3(Algorithm):
     name = "td3"
     config_class = TD3Config
     supported_actions = (Continuous,)
+    networks_in_state = ("actor", "critic")
     config: TD3Config
-
-    @property
-    def appetite(self) -> Replay:
-        return self.config.appetite
 
     def init(self, spec: Spec, key: Key) -> State:
         actor_key, critic_key, key = jax.random.split(key, 3)
@@ -77,17 +79,18 @@ class TD3(Algorithm):
         return State(
             actor=actor,
             critic=critic,
-            target_actor=jax.tree.map(jnp.copy, actor),
-            target_critic=jax.tree.map(jnp.copy, critic),
+            target_actor=hard_copy(actor),
+            target_critic=hard_copy(critic),
             actor_moments=optimiser.init(actor),
             critic_moments=optimiser.init(critic),
+            running=running.begin(self.config, spec),
             hyper=initial_hyper(self.config),
             updates=jnp.int32(0),
             key=key,
         )
 
     def policy(self, state: State) -> Policy:
-        return Policy(state.actor, state.hyper["exploration_noise"])
+        return Policy(state.actor, state.running.observation, state.hyper["exploration_noise"])
 
     def act(
         self,
@@ -98,7 +101,7 @@ class TD3(Algorithm):
         key: Key,
         explore: bool,
     ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
-        action = policy.actor(observation)
+        action = policy.actor(normalised(policy.seen, observation))
         if explore:
             noise = policy.exploration_noise * jax.random.normal(key, action.shape)
             action = jnp.clip(action + noise, -1.0, 1.0)
@@ -119,10 +122,10 @@ class TD3(Algorithm):
     def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it. A skipped actor costs nothing."""
-        noise_key, addon_key = jax.random.split(key)
+        noise_key, addon_key, subset_key = jax.random.split(key, 3)
         target = losses.critic_target(
             state.target_actor,
-            state.target_critic,
+            drawn_critics(state.target_critic, self.config.critic_subset, subset_key),
             batch,
             state.hyper["policy_noise"],
             state.hyper["noise_clip"],
@@ -137,12 +140,11 @@ class TD3(Algorithm):
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
-        differentiate_actor = jax.grad(actor_objective, has_aux=True)
-        shapes = jax.eval_shape(differentiate_actor, state.actor)
+        def differentiate_actor() -> tuple[Any, Metrics]:
+            return jax.grad(actor_objective, has_aux=True)(state.actor)
+
         actor_gradient, actor_metrics = when(
-            due.actor,
-            lambda: differentiate_actor(state.actor),
-            lambda: _absent(*shapes),
+            due.actor, differentiate_actor, lambda: absent(differentiate_actor)
         )
         metrics = {
             "critic_loss": critic_loss,
@@ -193,11 +195,5 @@ class TD3(Algorithm):
     def q_values(
         self, state: State, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
+        observation = normalised(state.running.observation, observation)
         return evaluate_ensemble(state.critic, observation, action)
-
-
-def _absent(gradient: Tree, metrics: Tree) -> tuple[Tree, Tree]:
-    """What a skipped actor contributes, given the shapes: no gradient, and metrics that no mean
-    will count."""
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
-    return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)

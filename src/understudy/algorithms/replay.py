@@ -1,0 +1,110 @@
+"""The settings that all algorithms with a replay ring share."""
+
+from dataclasses import dataclass
+
+from understudy.algorithms.base import Replay
+from understudy.algorithms.settings import Config, setting
+from understudy.math.curves import Schedule, linear
+
+
+@dataclass(frozen=True)
+class ReplayConfig(Config):
+    """The settings that all algorithms with a replay ring share. Abstract."""
+
+    learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
+    """Adam's step size, for every network without one of its own."""
+    critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The critics' own step size (default: learning_rate)."""
+    anneal_learning_rate: bool = setting(False)
+    """Let all learning rates fall linearly to zero over the run."""
+    gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
+    """Discount per step."""
+    tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
+    """How far targets move towards their networks at each target update; 1 is a hard copy."""
+    target_update_interval: int = setting(1, at_least=1)
+    """Updates between two target updates."""
+    buffer_size: int = setting(1_000_000, at_least=1)
+    """Transitions the replay ring holds."""
+    batch_size: int = setting(256, at_least=1)
+    """Transitions per update."""
+    n_step: int = setting(1, at_least=1)
+    """Rewards summed before bootstrapping; sums never cross an episode."""
+    start_steps: int = setting(10_000, at_least=0)
+    """Steps of uniformly random actions before the policy acts."""
+    min_buffer_size: int = setting(1_000, at_least=1)
+    """Transitions stored before the first update."""
+    updates_per_step: float = setting(1.0, above=0.0)
+    """Updates per environment transition, whatever the number of environments."""
+    update_every: int = setting(1, at_least=1)
+    """Transitions between blocks of updates; the ratio stays updates_per_step."""
+    reward_scale: float = setting(1.0, moving=True)
+    """Factor on rewards when a batch is sampled; replay keeps them raw."""
+    max_grad_norm: float | None = setting(None, above=0.0)
+    """Clip each network's gradient to this global norm (default: off)."""
+    hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
+    """Hidden layers of every network without its own."""
+    critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The critics' own hidden layers (default: hidden_sizes)."""
+    num_critics: int = setting(2, at_least=1)
+    """Independently initialised critics; the smallest opinion counts."""
+    critic_subset: int | None = setting(None, at_least=1)
+    """Critics, drawn anew for each update, whose smallest opinion counts in the target
+    (default: all of them)."""
+    activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
+    """Activation of the hidden layers."""
+    layer_norm: bool = setting(False)
+    """LayerNorm before each activation of the critics."""
+    initialisation: str = setting("kaiming", choices=("kaiming", "orthogonal"))
+    """How weights begin."""
+    normalise_observations: bool = setting(False)
+    """Give networks observations of zero mean and unit variance, by running statistics."""
+    normalise_rewards: bool = setting(False)
+    """Divide rewards by the running standard deviation of the discounted return."""
+    prioritised: bool = setting(False)
+    """Draw transitions in proportion to their last error, instead of uniformly."""
+    priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
+    """How strongly priorities count: 0 is uniform, 1 is in proportion to the error."""
+    importance_exponent: float = setting(0.4, at_least=0.0, at_most=1.0, moving=True)
+    """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
+    the run."""
+
+    def contradictions(self) -> list[str]:
+        problems = []
+        if self.batch_size > self.buffer_size:
+            problems.append(
+                f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
+            )
+        if self.min_buffer_size > self.buffer_size:
+            problems.append(
+                f"min_buffer_size {self.min_buffer_size} is larger than "
+                f"buffer_size {self.buffer_size}: no update would ever happen"
+            )
+        if self.n_step >= self.buffer_size:
+            problems.append(f"n_step {self.n_step} must be below buffer_size {self.buffer_size}")
+        if self.critic_subset is not None and self.critic_subset > self.num_critics:
+            problems.append(
+                f"critic_subset {self.critic_subset} is larger than num_critics {self.num_critics}"
+            )
+        return problems
+
+    def schedules(self) -> dict[str, Schedule]:
+        curves: dict[str, Schedule] = {}
+        if self.prioritised:
+            curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
+        if self.anneal_learning_rate:
+            rates = {name: rate for name, rate in self.moving().items() if "learning_rate" in name}
+            curves |= {name: linear(rate, 0.0) for name, rate in rates.items()}
+        return curves
+
+    @property
+    def appetite(self) -> Replay:
+        return Replay(
+            buffer_size=self.buffer_size,
+            batch_size=self.batch_size,
+            n_step=self.n_step,
+            start_steps=self.start_steps,
+            min_buffer_size=self.min_buffer_size,
+            updates_per_step=self.updates_per_step,
+            update_every=self.update_every,
+            priority_exponent=self.priority_exponent if self.prioritised else None,
+        )

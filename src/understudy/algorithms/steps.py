@@ -1,0 +1,91 @@
+"""Pieces that learners are put together from: step sizes, optimisers, parts that are not always
+due."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool
+
+from understudy.algorithms.base import Index
+from understudy.algorithms.settings import Config
+from understudy.types import Key, Scalar, Tree
+
+
+def initial_hyper(config: Config) -> dict[str, Scalar]:
+    """The moving hyper-parameters as arrays, for `state.hyper`."""
+    return {name: jnp.float32(value) for name, value in config.moving().items()}
+
+
+def learning_rate(hyper: dict[str, Scalar], network: str) -> Scalar:
+    """The network's own learning rate, or the common one."""
+    return hyper.get(f"{network}_learning_rate", hyper["learning_rate"])
+
+
+def adam(max_grad_norm: float | None) -> optax.GradientTransformation:
+    """Adam's direction; the step size comes from `state.hyper` when it is taken."""
+    if max_grad_norm is None:
+        return optax.scale_by_adam()
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam())
+
+
+def descend(
+    optimiser: optax.GradientTransformation,
+    gradients: Tree,
+    moments: Tree,
+    parameters: Tree,
+    step_size: Scalar,
+) -> tuple[Tree, Tree]:
+    """One optimiser step: the new parameters and moments."""
+    direction, moments = optimiser.update(gradients, moments)
+    parameters = jax.tree.map(lambda p, d: p - step_size * d, parameters, direction)
+    return parameters, moments
+
+
+def every(index: Index, interval: int) -> Bool[Array, ""] | bool:
+    """Whether update `index` is one of every `interval`; plainly True when each one is."""
+    return True if interval == 1 else index % interval == 0
+
+
+def when(due: Bool[Array, ""] | bool, compute: Callable[[], Any], otherwise: Callable[[], Any]):
+    """`compute()` if due, else `otherwise()`: only the branch taken costs anything."""
+    if isinstance(due, bool):
+        return compute() if due else otherwise()
+    return jax.lax.cond(due, compute, otherwise)
+
+
+def absent(compute: Callable[[], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
+    """What a skipped part contributes in place of `compute()`, a gradient and its metrics: no
+    gradient, and metrics that no mean will count."""
+    gradient, metrics = jax.eval_shape(compute)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
+    return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
+
+
+def hard_copy(tree: Tree) -> Tree:
+    """The same values in buffers of their own: donated buffers must not be shared."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def drawn_critics(critics: Tree, count: int | None, key: Key) -> Tree:
+    """`count` of the stacked critics, drawn at random; all of them without a count.
+
+    The key must be the whole batch's, not a row's: every shard asks the same critics."""
+    if count is None:
+        return critics
+    size = len(jax.tree.leaves(critics)[0])
+    chosen = jax.random.choice(key, size, (count,), replace=False)
+    return jax.tree.map(lambda stacked: stacked[chosen], critics)
+
+
+def rmsprop(
+    max_grad_norm: float | None, decay: float, epsilon: float, epsilon_inside_root: bool
+) -> optax.GradientTransformation:
+    """RMSprop's direction. Where ε stands decides how the first steps go, and with them whether
+    A2C is stable: g/√(v + ε) inside the root, g/(√v + ε) outside."""
+    direction = optax.scale_by_rms(decay, epsilon, eps_in_sqrt=epsilon_inside_root)
+    if max_grad_norm is None:
+        return direction
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), direction)

@@ -1,0 +1,33 @@
+"""Exploration: noise that lingers, and the occasional random choice."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.types import Key, Scalar
+
+
+def ornstein_uhlenbeck(
+    previous: Float[Array, "envs action"],
+    first: Bool[Array, " envs"],
+    normals: Float[Array, "envs action"],
+    theta: Scalar | float,
+    sigma: Scalar | float,
+) -> Float[Array, "envs action"]:
+    """One step of noise whose correlation over k steps is (1 - θ)ᵏ; θ = 1 is white noise.
+
+    The step is scaled, and an episode's `first` noise drawn, such that the standard deviation
+    is σ at every step. A start from zero would explore less just after a reset.
+    """
+    # √(1 - (1-θ)²) without the cancellation at small θ
+    fresh = sigma * jnp.sqrt(theta * (2.0 - theta)) * normals
+    return jnp.where(first[:, None], sigma * normals, (1.0 - theta) * previous + fresh)
+
+
+def epsilon_greedy(
+    greedy: Int32[Array, " envs"], choices: int, epsilon: Scalar | float, key: Key
+) -> Int32[Array, " envs"]:
+    """Each row for itself: with probability ε any of the `choices`, the greedy one included."""
+    key_when, key_what = jax.random.split(key)
+    explores = jax.random.uniform(key_when, greedy.shape) < epsilon
+    return jnp.where(explores, jax.random.randint(key_what, greedy.shape, 0, choices), greedy)

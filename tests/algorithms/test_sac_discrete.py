@@ -1,0 +1,353 @@
+"""SAC over discrete actions: gradients against NumPy in float64, and the protocol."""
+
+import math
+from functools import cache
+from typing import Any
+
+import by_hand
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algorithm_cases import KEY, SMALL, close, distinct_targets, same
+from algorithm_cases import SPEC as CONTINUOUS
+
+from understudy.algorithms.addons import kl_to_reference
+from understudy.algorithms.base import mean_of_shards
+from understudy.algorithms.sac import SAC, SACConfig, losses
+from understudy.experience import ring
+from understudy.nets import CategoricalActor, QValues
+from understudy.types import (
+    ArraySpec,
+    Batch,
+    Discrete,
+    EnvironmentError,
+    MultiDiscrete,
+    Spec,
+    Transition,
+)
+
+CHOICES = 3
+SPEC = Spec(ArraySpec((3,)), Discrete(CHOICES))
+
+
+def make_batch(size=8, seed=0) -> Batch:
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    return Batch(
+        observation=normal(size, 3),
+        action=jnp.asarray(rng.integers(CHOICES, size=size), jnp.int32),
+        reward=normal(size),
+        discount=jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=size), jnp.float32),
+        next_observation=normal(size, 3),
+        weight=jnp.asarray(rng.uniform(0.5, 1.5, size=size), jnp.float32),
+        row=jnp.arange(size, dtype=jnp.int32),
+    )
+
+
+@cache
+def made(**settings) -> tuple[Any, Any]:
+    """A small agent, and its state as after some training."""
+    algorithm: Any = SAC(SACConfig(**{**SMALL, **settings}))
+    return algorithm, distinct_targets(algorithm.init(SPEC, KEY))
+
+
+@cache
+def compiled(algorithm, what):
+    function = getattr(algorithm, what)
+    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
+
+
+def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
+    batch = make_batch() if batch is None else batch
+    return compiled(algorithm, "gradients")(state, batch, key, jnp.int32(index))
+
+
+def updated(algorithm, state, batch=None, key=KEY, index=0):
+    batch = make_batch() if batch is None else batch
+    return compiled(algorithm, "update")(state, batch, key, jnp.int32(index))
+
+
+# -- whole gradients against NumPy in float64 -------------------------------------------------
+
+
+def policy_by_hand(actor, observation):
+    logits = by_hand.network(actor, observation)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+def all_q(critics, observation):
+    members = range(len(critics[0]))
+    return np.stack([by_hand.network([w[i] for w in critics], observation) for i in members])
+
+
+def target_by_hand(actor, target_critics, batch, alpha):
+    p = policy_by_hand(actor, batch.next_observation)
+    soft_q = all_q(target_critics, batch.next_observation).min(0) - alpha * np.log(p)
+    return batch.reward + batch.discount * (p * soft_q).sum(-1)
+
+
+def actor_loss_by_hand(actor, critics, batch, alpha):
+    p = policy_by_hand(actor, batch.observation)
+    inner = alpha * np.log(p) - all_q(critics, batch.observation).min(0)
+    return np.mean(batch.weight * (p * inner).sum(-1))
+
+
+def taken_by_hand(critics, batch):
+    rows = np.arange(len(batch.action))
+    return all_q(critics, batch.observation)[:, rows, batch.action.astype(int)]
+
+
+def agree(got, want):
+    for x, y in zip(by_hand.numbers(got), want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-5)
+
+
+KINDS = {
+    "learned in log space": dict(initial_entropy_coeff=0.3),
+    "learned as it is": dict(initial_entropy_coeff=0.3, use_log_entropy=False),
+    "fixed": dict(entropy_coeff=0.3),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+def test_critic(kind):
+    algorithm, state = made(num_critics=3, **KINDS[kind])
+    gradients, aux = gradients_of(algorithm, state)
+    batch = by_hand.wide(make_batch())
+    actor, critics, targets = map(by_hand.numbers, (state.actor, state.critic, state.target_critic))
+    target = target_by_hand(actor, targets, batch, 0.3)
+
+    def loss(weights):
+        error = taken_by_hand(weights, batch) - target
+        return 0.5 * np.sum(np.mean(batch.weight * error**2, axis=1))
+
+    assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
+    agree(gradients.critic, by_hand.derivative(loss, critics))
+    q = taken_by_hand(critics, batch)
+    np.testing.assert_allclose(aux.priorities, np.abs(q - target).mean(0), rtol=1e-4, atol=1e-6)
+    assert float(aux.metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-3)
+    other = target_by_hand(actor, critics, batch, 0.3)  # the online critic in the target
+    assert np.max(np.abs(np.abs(q - other).mean(0) - aux.priorities)) > 1e-2
+
+
+@kinds
+def test_actor(kind):
+    algorithm, state = made(num_critics=3, **KINDS[kind])
+    gradients, aux = gradients_of(algorithm, state)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+
+    def loss(weights):
+        return actor_loss_by_hand(weights, critics, batch, 0.3)
+
+    actor = by_hand.numbers(state.actor)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
+    agree(gradients.actor, by_hand.derivative(loss, actor))
+    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
+
+
+@kinds
+def test_temperature(kind):
+    algorithm, state = made(num_critics=3, **KINDS[kind])
+    gradients, aux = gradients_of(algorithm, state)
+    p = policy_by_hand(by_hand.numbers(state.actor), by_hand.wide(make_batch()).observation)
+    entropy = -(p * np.log(p)).sum(-1).mean()
+    assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)
+    assert float(aux.metrics["entropy"]) == pytest.approx(entropy, rel=1e-4)
+    if kind == "fixed":
+        assert "ent_coef_loss" not in aux.metrics
+        assert same(updated(algorithm, state)[0].temperature, state.temperature)
+        return
+    slope = entropy - 0.5 * np.log(CHOICES)
+    parameter = np.log(0.3) if kind == "learned in log space" else 0.3
+    assert float(gradients.temperature) == pytest.approx(slope, rel=1e-4)
+    assert float(aux.metrics["ent_coef_loss"]) == pytest.approx(parameter * slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("use_log", [True, False])
+@pytest.mark.parametrize("target, direction", [(0.1, -1), (1.09, 1)])
+def test_the_temperature_moves_towards_the_target_entropy(use_log, target, direction):
+    """A nearly uniform policy over three has an entropy just under log 3 ≈ 1.099."""
+    algorithm, state = made(use_log_entropy=use_log, target_entropy=target)
+    if direction > 0:  # surer of itself: below the target
+        weights = state.actor.head.weight * 10
+        state = state._replace(
+            actor=eqx.tree_at(lambda actor: actor.head.weight, state.actor, weights)
+        )
+    new, aux = updated(algorithm, state)
+    assert np.sign(target - float(aux.metrics["entropy"])) == direction
+    moved = algorithm.entropy_coeff(new) - algorithm.entropy_coeff(state)
+    assert np.sign(moved) == direction
+
+
+@pytest.mark.parametrize("choices", [2, 6])
+def test_default_target_entropies(choices):
+    algorithm, _ = made()
+    state = algorithm.init(Spec(SPEC.observation, Discrete(choices)), KEY)
+    want = 0.5 * math.log(choices)  # half of what a uniform choice has
+    assert float(state.hyper["target_entropy"]) == pytest.approx(want, rel=1e-6)
+    assert float(algorithm.init(CONTINUOUS, KEY).hyper["target_entropy"]) == -2.0
+    given, _ = made(target_entropy=0.1)
+    assert float(given.init(SPEC, KEY).hyper["target_entropy"]) == pytest.approx(0.1)
+
+
+def test_a_drawn_critic_speaks_for_all():
+    algorithm, state = made(num_critics=3, critic_subset=1, entropy_coeff=0.3)
+    batch = by_hand.wide(make_batch())
+    q = taken_by_hand(by_hand.numbers(state.critic), batch)
+    actor, critics = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
+    alone = [target_by_hand(actor, [w[i : i + 1] for w in critics], batch, 0.3) for i in range(3)]
+    expected = np.stack([np.abs(q - target).mean(0) for target in alone])
+    seen = set()
+    for seed in range(20):
+        got = gradients_of(algorithm, state, key=jax.random.PRNGKey(seed))[1].priorities
+        distance = np.abs(expected - np.asarray(got)).max(axis=1)
+        assert distance.min() < 1e-4
+        seen.add(int(distance.argmin()))
+    assert seen == {0, 1, 2}
+
+
+# -- the protocol -----------------------------------------------------------------------------
+
+
+def test_the_networks_are_those_of_discrete_actions():
+    _, state = made()
+    assert isinstance(state.actor, CategoricalActor) and isinstance(state.critic, QValues)
+    assert state.critic.head.bias.shape == (2, CHOICES)
+    assert not same(state.critic.head.weight[0], state.critic.head.weight[1])
+
+
+def test_update_is_apply_after_gradients():
+    algorithm, state = made()
+    gradients, aux = gradients_of(algorithm, state)
+    new, update_aux = updated(algorithm, state)
+    close(algorithm.apply(state, gradients), new, 1e-5)
+    close(aux, update_aux, 1e-5)
+
+
+@pytest.mark.parametrize("subset", [None, 1])
+def test_mean_of_the_shards_is_the_whole(subset):
+    algorithm, state = made(num_critics=3, critic_subset=subset)
+    batch = make_batch()
+    whole, whole_aux = gradients_of(algorithm, state)
+    shards = [
+        gradients_of(algorithm, state, jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
+        for start in (0, 4)
+    ]
+    mean = mean_of_shards([gradients for gradients, _ in shards])
+    close(mean._replace(due=None), whole._replace(due=None), 1e-5)
+    priorities = np.concatenate([aux.priorities for _, aux in shards])
+    np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_drawn_for_an_update():
+    """Expectations are exact: another key, the same gradients."""
+    algorithm, state = made()
+    one, two = (gradients_of(algorithm, state, key=jax.random.PRNGKey(s))[0] for s in (0, 1))
+    assert same(one._replace(due=None), two._replace(due=None))
+
+
+def test_everything_in_the_state_changes():
+    algorithm, state = made()
+    new = state
+    for index in range(3):
+        new, _ = updated(algorithm, new, make_batch(seed=index), index=index)
+    pairs = zip(jax.tree.leaves_with_path(state), jax.tree.leaves_with_path(new), strict=True)
+    for (path, before), (_, after) in pairs:
+        constant = str(path[0]) in (".hyper", ".key")
+        assert np.array_equal(before, after) == constant, jax.tree_util.keystr(path)
+        assert np.all(np.isfinite(after))
+
+
+def test_targets_wait_for_their_turn():
+    algorithm, state = made(target_update_interval=2, tau=0.2)
+    first, _ = updated(algorithm, state, index=0)
+    second, _ = updated(algorithm, state, index=1)
+    want = jax.tree.map(lambda t, n: 0.8 * t + 0.2 * n, state.target_critic, first.critic)
+    close(first.target_critic, want, 1e-5)
+    assert same(second.target_critic, state.target_critic)
+
+
+def test_acting_samples_when_exploring_and_takes_the_likeliest_otherwise():
+    algorithm, state = made()
+    policy = algorithm.policy(state)
+    rows, first = jnp.tile(jnp.array([[1.0, -0.5, 2.0]]), (6_000, 1)), jnp.ones(6_000, bool)
+    probabilities = np.asarray(state.actor(rows[0]).probabilities)
+    calm, memory, _ = algorithm.act(policy, (), rows, first, KEY, False)
+    assert memory == () and calm.dtype == jnp.int32 and calm.shape == (6_000,)
+    assert np.all(calm == probabilities.argmax())
+    action, _, extras = algorithm.act(policy, (), rows, first, KEY, True)
+    assert action.dtype == jnp.int32
+    shares = np.bincount(action, minlength=CHOICES) / 6_000
+    np.testing.assert_allclose(shares, probabilities, atol=0.025)
+    np.testing.assert_allclose(extras["log_prob"], np.log(probabilities)[action], rtol=1e-5)
+    asked = algorithm.log_prob(state, rows, action)
+    np.testing.assert_allclose(asked, extras["log_prob"], rtol=1e-6)
+
+
+def test_q_values_are_those_of_the_action():
+    algorithm, state = made(num_critics=3)
+    batch = make_batch()
+    got = algorithm.q_values(state, batch.observation, batch.action)
+    want = taken_by_hand(by_hand.numbers(state.critic), by_hand.wide(batch))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert got.shape == (3, 8)
+
+
+def test_truncation_bootstraps_and_termination_does_not():
+    algorithm, state = made(entropy_coeff=0.2)
+    steps = ring.create(SPEC, 4, 1)
+    for kind in (0.0, 1.0, 2.0):  # an ordinary step, a truncated one, a terminated one
+        row = jnp.full((1, 3), kind)
+        step = Transition(
+            observation=row,
+            action=jnp.array([int(kind)], jnp.int32),
+            reward=jnp.full(1, 10.0 + kind),
+            terminated=jnp.array([kind == 2.0]),
+            last=jnp.array([kind > 0.0]),
+            next_observation=row + 0.25,
+        )
+        steps = ring.add(steps, step, jnp.array([True]))
+    gamma = jnp.float32(0.9)
+    batch, _ = ring.sample(steps, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
+    got = losses.discrete_critic_target(
+        state.actor, state.target_critic, batch, algorithm.entropy_coeff(state)
+    )
+    wide = by_hand.wide(batch)
+    bootstrapping = wide._replace(reward=np.zeros(64), discount=np.ones(64))
+    numbers = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
+    value = target_by_hand(*numbers, bootstrapping, 0.2)
+    kinds_seen = wide.observation[:, 0]
+    assert set(kinds_seen) == {0.0, 1.0, 2.0} and np.all(np.abs(value) > 1e-3)
+    assert np.all(wide.action == kinds_seen)
+    want = 10.0 + kinds_seen + np.where(kinds_seen == 2.0, 0.0, 0.9 * value)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_loss_addons_see_the_distribution():
+    """The KL to one's own policy is zero and has no slope; to another one it has both."""
+    _, state = made()
+    other = jax.tree.map(lambda x: 2.0 * x, state.actor)
+    plain, _ = gradients_of(*made())
+    for reference, none in ((state.actor, True), (other, False)):
+        algorithm: Any = SAC(
+            SACConfig(**SMALL), loss_addons=(kl_to_reference(reference, coefficient=1.0),)
+        )
+        gradients, aux = gradients_of(algorithm, state)
+        assert (abs(float(aux.metrics["addon/reference_kl"])) < 1e-6) == none
+        change = jax.tree.map(lambda x, y: x - y, gradients.actor, plain.actor)
+        assert (max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(change)) < 1e-5) == none
+
+
+def test_several_choices_at_once_are_refused():
+    algorithm, _ = made()
+    algorithm.check(SPEC)
+    algorithm.check(CONTINUOUS)
+    with pytest.raises(EnvironmentError, match=r"continuous .* or Discrete"):
+        algorithm.check(Spec(SPEC.observation, MultiDiscrete((2, 3), (0, 0), (2,))))

@@ -1,0 +1,117 @@
+"""What can be changed on a live agent: schedules, settings, weights; and what it can be asked."""
+
+import jax
+import numpy as np
+import pytest
+
+import understudy as us
+from understudy.types import CheckpointError, ConfigError
+
+SMALL = dict(
+    hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
+)
+QUIET = dict(progress=False, run=us.RunConfig(evaluation_episodes=1, evaluate_every=0))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    agents = [us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL), seed=s, num_seeds=2) for s in (0, 5)]
+    for agent in agents:
+        agent.train(60, **QUIET)
+    return agents
+
+
+def hyper(agent, name):
+    return np.asarray(agent._state().hyper[name])
+
+
+def test_schedules_of_a_training_span_it_and_go_on_in_the_next():
+    agent = us.TD3("jax:Pendulum-v1", us.TD3Config(**SMALL))
+    agent.train(100, schedules={"learning_rate": us.linear(1.0, 0.0)}, **QUIET)
+    assert hyper(agent, "learning_rate")[0] == pytest.approx(0.01, rel=1e-4)  # before step 100
+    agent.train(10, **QUIET)
+    assert hyper(agent, "learning_rate")[0] == 0.0
+    agent.train(10, schedules={"learning_rate": us.constant(0.5)}, **QUIET)
+    assert hyper(agent, "learning_rate")[0] == 0.5
+    agent.set(learning_rate=0.25)
+    agent.train(10, **QUIET)
+    assert hyper(agent, "learning_rate")[0] == 0.25
+
+
+def test_a_setting_can_have_a_value_for_each_seed(pair):
+    agent = pair[0]
+    agent.set(learning_rate=[1e-3, 1e-4], tau=0.5)
+    np.testing.assert_array_equal(hyper(agent, "learning_rate"), np.float32([1e-3, 1e-4]))
+    np.testing.assert_array_equal(hyper(agent, "tau"), np.float32([0.5, 0.5]))
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        (dict(learning_rat=1e-4), "did you mean 'learning_rate'"),
+        (dict(gamma=1.5), "gamma must be at most 1"),
+        (dict(gamma=float("nan")), "gamma must be finite"),
+        (dict(gamma=[0.9, 0.9, 0.9]), "gamma must be a number, or 2, one per seed"),
+        (dict(batch_size=8), "'batch_size' is no setting that can move"),
+        (dict(entropy_coeff=0.1), "entropy_coeff is not set in the config"),
+    ],
+)
+def test_a_bad_value_changes_nothing(pair, values, words):
+    before = jax.device_get(pair[1]._state().hyper)
+    with pytest.raises(ConfigError, match=words) as caught:
+        pair[1].set(tau=0.1, **values)
+    assert "\n" not in str(caught.value)
+    assert before == jax.device_get(pair[1]._state().hyper)
+
+
+def test_a_schedule_must_be_handed_in_again(tmp_path):
+    agent = us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL))
+    schedules = {"gamma": us.linear(0.9, 0.99)}
+    agent.train(100, schedules=schedules, **QUIET)
+    agent.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"its schedules \(gamma\)"):
+        us.load(tmp_path / "saved")
+    again = us.load(tmp_path / "saved", schedules=schedules)
+    again.train(10, **QUIET)
+    assert hyper(again, "gamma")[0] == np.float32(0.99)  # the horizon came back with it
+
+
+def test_weights_are_taken_over_and_targets_follow(pair):
+    giver, taker = pair
+    weights = giver.get_weights()
+    assert weights.keys() == {"actor", "critic"}
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(weights))
+    taker.set_weights(weights)
+    state = jax.device_get(taker._state())
+    for name in ("actor", "critic", "target_critic"):
+        want = weights[name.removeprefix("target_")]
+        for ours, theirs in zip(
+            jax.tree.leaves(getattr(state, name)), jax.tree.leaves(want), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    observation = np.zeros(3, np.float32)
+    np.testing.assert_array_equal(taker[0].act(observation), giver[0].act(observation))
+    taker.train(10, **QUIET)  # donated buffers: the giver's must not be gone
+    giver.train(10, **QUIET)
+
+
+def test_weights_of_another_shape_are_refused(pair):
+    taker = pair[1]
+    before = taker.get_weights()
+    others = us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL | dict(hidden_sizes=(4, 4))))
+    with pytest.raises(ConfigError, match="weights must be a dict of actor, critic"):
+        taker.set_weights({"actor": before["actor"]})
+    with pytest.raises(ConfigError, match=r"weights of actor: shape \(1, 3, 4\) where"):
+        taker.set_weights(others.get_weights())
+    spoiled = jax.tree.map(lambda x: np.full_like(x, np.nan), before)
+    with pytest.raises(ConfigError, match="weights of actor are not all finite"):
+        taker.set_weights(spoiled)
+    for ours, theirs in zip(
+        jax.tree.leaves(before), jax.tree.leaves(taker.get_weights()), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_question_that_an_algorithm_cannot_answer(pair):
+    with pytest.raises(AttributeError, match="SAC has no value"):
+        pair[0].value(np.zeros(3))
