@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from understudy.agent import Agent, load
+    from understudy.algorithms.a2c import A2CConfig
     from understudy.algorithms.addons import action_penalty, kl_to_reference
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from understudy.runs.run import RunConfig
     from understudy.types import UnderstudyError
 
+    A2C: type[Agent]
     SAC: type[Agent]
     TD3: type[Agent]
 
 __all__ = [
+    "A2C",
     "SAC",
     "TD3",
+    "A2CConfig",
     "Agent",
     "Networks",
     "RunConfig",

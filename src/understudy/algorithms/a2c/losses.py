@@ -1,0 +1,90 @@
+"""The objective of A2C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
+arXiv 1602.01783) with generalised advantages (Schulman et al., arXiv 1506.02438)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32, Shaped
+
+from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
+from understudy.math.returns import gae
+from understudy.nets import StateDependentActor, state_dependent_std
+from understudy.types import Scalar, Trajectory
+
+Distribution = Categorical | MultiCategorical | Gaussian
+
+
+class Prepared(NamedTuple):
+    """A rollout as its loss sees it: rows in any order, each with what it should learn."""
+
+    observation: Float[Array, "rows observation"]
+    action: Shaped[Array, "rows *action"]
+    advantage: Float[Array, " rows"]
+    value_target: Float[Array, " rows"]
+    weight: Float[Array, " rows"]  # 1, or 0 where there was no step
+    row: Int32[Array, " rows"]
+
+
+def distribution(actor: Any, observation: Float[Array, "*batch observation"]) -> Distribution:
+    """The policy π(·|s). Exploration that depends on the state is a Gaussian too, over draws of
+    its matrix."""
+    if isinstance(actor, StateDependentActor):
+        mean, features = actor(observation)
+        return Gaussian(mean, jnp.log(state_dependent_std(features, actor.log_std)))
+    return actor(observation)
+
+
+def only_valid(steps: Trajectory) -> Trajectory:
+    """Rows without a step hold zeros and cut all traces: whatever lay there is gone, NaN too."""
+
+    def blank(x: Array) -> Array:
+        valid = steps.valid.reshape(*steps.valid.shape, *(1,) * (x.ndim - 2))
+        return jnp.where(valid, x, jnp.zeros_like(x))
+
+    return jax.tree.map(blank, steps)._replace(last=steps.last | ~steps.valid)
+
+
+def advantages(
+    steps: Trajectory,
+    value: Float[Array, "time envs"],
+    next_value: Float[Array, "time envs"],
+    trace_decay: Scalar,
+) -> Float[Array, "time envs"]:
+    """Schulman's eq. 16, within the rollout. With λ = 1 it is the paper's R − V(s): the rewards
+    up to the rollout's end (algorithm S3) or the episode's, then V of what was seen there. Zero
+    where there was no step."""
+    value = jnp.where(steps.valid, value, 0.0)
+    return gae(steps.reward, steps.discount, steps.last, value, next_value, trace_decay)
+
+
+def standardised(
+    advantage: Float[Array, "time envs"], valid: Bool[Array, "time envs"]
+) -> Float[Array, "time envs"]:
+    """Zero mean and unit variance over the steps that were."""
+    mean, std = (moment(advantage, where=valid) for moment in (jnp.mean, jnp.std))
+    return jnp.where(valid, (advantage - mean) / (std + 1e-8), 0.0)
+
+
+def actor_loss(policy: Distribution, batch: Prepared) -> Scalar:
+    """−A·log π(a|s): its gradient is the paper's ∇ log π(a|s)·(R − V(s))."""
+    return -jnp.mean(batch.weight * batch.advantage * policy.log_prob(batch.action))
+
+
+def value_loss(value: Float[Array, " rows"], batch: Prepared) -> Scalar:
+    """(R − V(s))²."""
+    return jnp.mean(batch.weight * (batch.value_target - value) ** 2)
+
+
+def entropy_loss(policy: Distribution, batch: Prepared) -> Scalar:
+    """−H(π(·|s))."""
+    return -jnp.mean(batch.weight * policy.entropy())
+
+
+def explained_variance(value: Float[Array, " rows"], batch: Prepared) -> Scalar:
+    """How much of the targets' variance the value network foresees: 1 is all of it, 0 none. NaN
+    where they do not vary."""
+    happened = batch.weight > 0
+    spread = jnp.var(batch.value_target, where=happened)
+    left = jnp.var(batch.value_target - value, where=happened)
+    return jnp.where(spread > 0, 1.0 - left / spread, jnp.nan)

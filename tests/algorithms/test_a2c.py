@@ -1,0 +1,293 @@
+"""A2C's loss and gradients worked anew in NumPy, advantages by hand, and the optimiser's step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from a2c_cases import Case, by_hand_loss, case, every_kind
+from algorithm_cases import KEY, close, same
+from by_hand import derivative, network, numbers
+
+from understudy.algorithms.addons import action_penalty
+from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.types import Trajectory
+
+
+@every_kind
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_gradient_is_that_of_the_loss_by_hand(kind, shared):
+    made = case(kind, share_encoder=shared)
+    batch = made.batch(time=5, envs=3)
+    batch = batch._replace(weight=batch.weight.at[4].set(0.0))
+    actor, critic = numbers(made.state.actor), numbers(made.state.critic)
+    frozen = numbers(made.state.actor)
+    gradients, aux = made.gradients(batch)
+
+    parts = by_hand_loss(kind, actor, critic, frozen, batch, shared)
+    for name, part in zip(("actor_loss", "value_loss", "entropy_loss"), parts, strict=True):
+        assert float(aux.metrics[name]) == pytest.approx(part, rel=1e-4, abs=1e-6)
+
+    def total(_):
+        policy, error, entropy = by_hand_loss(kind, actor, critic, frozen, batch, shared)
+        return policy + 0.7 * error + 0.3 * entropy
+
+    assert float(aux.metrics["loss"]) == pytest.approx(total(None), rel=1e-4)
+    close(jax.tree.leaves(gradients.actor), derivative(total, actor), 2e-4)
+    close(jax.tree.leaves(gradients.critic), derivative(total, critic), 2e-4)
+    np.testing.assert_allclose(aux.priorities, np.abs(batch.advantage))
+
+
+@every_kind
+def test_a2c_is_ppo_with_one_epoch_of_the_whole_rollout(kind):
+    """arXiv 2205.09123: where no step has been taken yet the ratio is 1, nothing is clipped, and
+    the surrogate's gradient is the policy gradient."""
+    made = case(kind)
+    batch = made.batch(time=6, envs=3)
+    old = made.algorithm.log_prob(made.state, batch.observation, batch.action)
+
+    def ppo(networks):
+        actor, critic = networks
+        state = made.state._replace(actor=actor, critic=critic)
+        value, log_prob, entropy = made.algorithm.evaluate_actions(
+            state, batch.observation, batch.action
+        )
+        ratio = jnp.exp(log_prob - old)
+        clipped = jnp.clip(ratio, 0.8, 1.2)
+        surrogate = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+        error = (value - batch.value_target) ** 2
+        return jnp.mean(-surrogate + 0.7 * error - 0.3 * entropy)
+
+    gradients, _ = made.gradients(batch)
+    want = jax.grad(ppo)((made.state.actor, made.state.critic))
+    close((gradients.actor, gradients.critic), want, 1e-5)
+
+
+# -- advantages -----------------------------------------------------------------------------
+
+
+def by_hand_advantages(made, rollout, gae_lambda):
+    """A plain loop for each environment, forwards from every step."""
+    critic, steps = numbers(made.state.critic), jax.tree.map(np.asarray, rollout)
+    value = network(critic, steps.observation)[..., 0]
+    next_value = network(critic, steps.next_observation)[..., 0]
+    advantage = np.zeros(value.shape)
+    for start in range(len(value)):
+        for env in range(value.shape[1]):
+            factor = 1.0
+            for t in range(start, len(value)):
+                ahead = steps.discount[t, env] * next_value[t, env]
+                surprise = steps.reward[t, env] + ahead - value[t, env]
+                advantage[start, env] += factor * surprise
+                factor *= 0.9 * gae_lambda
+                if steps.last[t, env]:
+                    break
+    return advantage, advantage + value
+
+
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.8, 0.0])
+def test_advantages_stop_at_the_end_of_an_episode(gae_lambda):
+    made = case("discrete", gae_lambda=gae_lambda)
+    rollout = made.rollout(time=6, envs=3)
+    advantage, target = by_hand_advantages(made, rollout, gae_lambda)
+    batch = made.prepare(made.state, rollout)
+    np.testing.assert_allclose(batch.advantage, advantage.reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(batch.value_target, target.reshape(-1), rtol=1e-4, atol=1e-5)
+    assert same(batch.observation, rollout.observation.reshape(18, 3))
+    assert same(batch.action, rollout.action.reshape(18))
+    assert same((batch.weight, batch.row), (jnp.ones(18), jnp.arange(18)))
+
+
+def test_truncation_bootstraps_from_the_true_last_observation_and_termination_does_not():
+    """γ = 0.5 and V by hand: an episode of two rewards 1 that then ends, seen in one env as a
+    truncation and in the other as a termination. Its successor's rewards of 100 are not heard."""
+    made = case("discrete", gamma=0.5, gae_lambda=1.0)
+    ends = jnp.array([[False, False], [True, True], [False, False]])
+    terminated = jnp.array([[False, False], [False, True], [False, False]])
+    final = jnp.full((3, 2, 3), 0.7).at[0].set(0.0)
+    rollout = Trajectory(
+        observation=jnp.zeros((3, 2, 3)),
+        action=jnp.zeros((3, 2), jnp.int32),
+        reward=jnp.array([[1.0, 1.0], [1.0, 1.0], [100.0, 100.0]]),
+        discount=0.5 * (1.0 - terminated),
+        last=ends,
+        next_observation=final,
+        valid=jnp.ones((3, 2), bool),
+    )
+    ahead = float(made.algorithm.value(made.state, final[1, :1])[0])
+    assert abs(ahead) > 0.05
+    target = made.prepare(made.state, rollout).value_target.reshape(3, 2)
+    want = [[1 + 0.5 + 0.25 * ahead, 1 + 0.5], [1 + 0.5 * ahead, 1.0], [100 + 0.5 * ahead] * 2]
+    np.testing.assert_allclose(target, want, rtol=1e-5)
+
+
+@every_kind
+@pytest.mark.parametrize("normalise", [False, True])
+def test_rows_without_a_step_leave_no_trace(kind, normalise):
+    """Whatever lies in them, NaN too; and their neighbours in time know nothing of them."""
+    made = case(kind, normalise_advantages=normalise, gae_lambda=0.8)
+    whole = made.rollout(time=6, envs=2)
+    gap = whole._replace(valid=whole.valid.at[2, 0].set(False).at[:2, 1].set(False))
+    mask = np.asarray(gap.valid)
+
+    def spoiled(x):
+        rubbish = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 1
+        return jnp.where(mask.reshape(6, 2, *(1,) * (x.ndim - 2)), x, jnp.array(rubbish, x.dtype))
+
+    spoilt = Trajectory(*map(spoiled, gap[:-1]), valid=gap.valid)
+    batch = made.prepare(made.state, spoilt)
+    assert same(batch, made.prepare(made.state, gap))
+    np.testing.assert_array_equal(batch.weight, mask.reshape(-1).astype(np.float32))
+    gradients, aux = made.gradients(batch)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((gradients, aux)))
+
+    # Rows 0 and 1 of the first environment are followed by nothing; the rest is as ever.
+    cut = whole._replace(last=whole.last.at[1, 0].set(True))
+    alone = by_hand_advantages(made, cut, 0.8)[0] if kind != "gsde" else None
+    if not normalise and alone is not None:
+        got = np.asarray(batch.advantage).reshape(6, 2)
+        np.testing.assert_allclose(got[mask], alone[mask], rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(got[~mask], 0.0)
+
+    # The gradient is that of the valid rows, over the number of all.
+    kept = jax.tree.map(lambda x: x[np.flatnonzero(mask)], batch)
+    small, _ = made.gradients(kept)
+    close(gradients, jax.tree.map(lambda x: x * mask.mean(), small), 1e-5)
+
+
+def test_advantages_are_normalised_over_the_steps_that_were():
+    made = case("discrete", normalise_advantages=True)
+    rollout = made.rollout(time=6, envs=2)
+    rollout = rollout._replace(valid=rollout.valid.at[0].set(False))
+    batch = made.prepare(made.state, rollout)
+    plain = case("discrete").prepare(made.state, rollout)
+    valid = np.asarray(batch.weight) == 1
+    raw = np.asarray(plain.advantage, np.float64)[valid]
+    want = (raw - raw.mean()) / raw.std()
+    np.testing.assert_allclose(np.asarray(batch.advantage)[valid], want, rtol=1e-4, atol=1e-6)
+    assert same(batch.value_target, plain.value_target)
+
+
+def test_observations_and_rewards_are_normalised_where_asked():
+    made = case("discrete", normalise_observations=True, normalise_rewards=True)
+    state, rollout = made.state, made.rollout()
+    seen = 3.0 + 2.0 * jax.random.normal(KEY, (64, 3))
+    returns = 5.0 * jax.random.normal(KEY, (64,))
+    state = made.algorithm.observe(state, seen, returns, jnp.ones(64, bool))
+    batch = made.prepare(state, rollout)
+    mean, std = np.mean(seen, axis=0), np.std(seen, axis=0)
+    usual = (np.asarray(rollout.observation) - mean) / std
+    np.testing.assert_allclose(batch.observation, usual.reshape(-1, 3), rtol=1e-4, atol=1e-5)
+    done = case("discrete").algorithm.prepare(
+        state._replace(running=case("discrete").state.running),
+        rollout._replace(
+            observation=jnp.asarray(usual),
+            next_observation=(rollout.next_observation - mean) / std,
+            reward=rollout.reward / jnp.std(returns),
+        ),
+    )
+    np.testing.assert_allclose(batch.advantage, done.advantage, rtol=1e-4, atol=1e-5)
+    value = network(numbers(state.critic), usual[0])[:, 0]
+    np.testing.assert_allclose(made.algorithm.value(state, rollout.observation[0]), value, 1e-4)
+
+
+# -- the step ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+def test_rmsprop_by_hand(inside, max_grad_norm):
+    """Two steps, one gradient norm for both networks, ε inside or outside the root."""
+    epsilon, decay = 1e-3, 0.9
+    made = case(
+        "discrete",
+        epsilon_inside_root=inside,
+        rmsprop_epsilon=epsilon,
+        rmsprop_decay=decay,
+        max_grad_norm=max_grad_norm,
+    )
+    state = made.state
+    weights = numbers((state.actor, state.critic))
+    square = [np.zeros_like(w) for w in weights]
+    for _ in range(2):
+        gradients, _ = made.gradients(state=state)
+        g = numbers((gradients.actor, gradients.critic))
+        norm = np.sqrt(sum((x**2).sum() for x in g))
+        assert norm > 0.05
+        g = [x * (min(1.0, max_grad_norm / norm) if max_grad_norm else 1.0) for x in g]
+        square = [decay * v + (1 - decay) * x**2 for v, x in zip(square, g, strict=True)]
+        root = [np.sqrt(v + epsilon) if inside else np.sqrt(v) + epsilon for v in square]
+        weights = [w - 1e-2 * x / r for w, x, r in zip(weights, g, root, strict=True)]
+        state = made.apply(state, gradients)
+        close(numbers((state.actor, state.critic)), weights, 1e-4)
+
+
+def test_adam_is_the_other_optimiser():
+    """Its first step is the step size, in the gradient's direction."""
+    made = case("discrete", optimiser="adam", max_grad_norm=None)
+    gradients, _ = made.gradients()
+    new = made.apply(made.state, gradients)
+    trees = [(one.actor, one.critic) for one in (gradients, made.state, new)]
+    for gradient, before, after in zip(*map(numbers, trees), strict=True):
+        large = np.abs(gradient) > 1e-4
+        np.testing.assert_allclose((before - after)[large], 1e-2 * np.sign(gradient[large]), 1e-2)
+
+
+@every_kind
+def test_update_is_apply_after_gradients_and_changes_everything(kind):
+    made = case(kind)
+    assert type(made.algorithm).update is Algorithm.update
+    gradients, aux = made.gradients()
+    new, update_aux = made.update()
+    close(made.apply(made.state, gradients), new, 1e-5)
+    close(aux, update_aux, 1e-5)
+    before, after = map(jax.tree.leaves_with_path, (made.state, new))
+    for (path, old), (_, now) in zip(before, after, strict=True):
+        constant = str(path[0]) in (".hyper", ".key")
+        assert np.array_equal(old, now) == constant, jax.tree_util.keystr(path)
+
+
+@every_kind
+def test_mean_of_the_shards_is_the_whole(kind):
+    made = case(kind, normalise_advantages=True)
+    batch = made.batch()
+    shards = [jax.tree.map(lambda x, s=s: x[s::2], batch) for s in (0, 1)]
+    whole, aux = made.gradients(batch)
+    parts = [made.gradients(shard) for shard in shards]
+    close(mean_of_shards([gradients for gradients, _ in parts]), whole, 1e-5)
+    losses = [float(part.metrics["loss"]) for _, part in parts]
+    assert np.mean(losses) == pytest.approx(float(aux.metrics["loss"]), rel=1e-4)
+
+
+def test_explained_variance_is_the_foreseen_share():
+    made = case("discrete")
+    batch = made.batch(time=8)
+    _, aux = made.gradients(batch)
+    value = network(numbers(made.state.critic), np.asarray(batch.observation))[:, 0]
+    target = np.asarray(batch.value_target, np.float64)
+    want = 1 - np.var(target - value) / np.var(target)
+    assert float(aux.metrics["explained_variance"]) == pytest.approx(want, rel=1e-3)
+    constant = batch._replace(value_target=jnp.ones(16))
+    assert np.isnan(made.gradients(constant)[1].metrics["explained_variance"])
+
+
+def test_addons_are_given_the_actor():
+    plain, made = case("gaussian"), Case("gaussian", loss_addons=(action_penalty(2.0),))
+    batch = plain.batch()
+    square = np.mean(np.sum(np.square(plain.state.actor.mode(batch.observation)), axis=-1))
+    (_, before), (_, after) = plain.gradients(batch), made.gradients(batch)
+    difference = after.metrics["actor_loss"] - before.metrics["actor_loss"]
+    assert float(difference) == pytest.approx(2.0 * square, rel=1e-4)
+    assert float(after.metrics["addon/action_square"]) == pytest.approx(square, rel=1e-4)
+
+
+def test_a_shared_encoder_lives_once_and_hears_both_losses():
+    made = case("discrete", share_encoder=True)
+    assert len(jax.tree.leaves(made.state.critic)) == 2  # a weight and a bias
+    policy_only = Case("discrete", share_encoder=True, value_coeff=0.0, entropy_coeff=0.0)
+    batch = made.batch()
+    silent = batch._replace(advantage=jnp.zeros(8))
+    value_only = Case("discrete", share_encoder=True, entropy_coeff=0.0)
+    for gradients in (policy_only.gradients(batch)[0], value_only.gradients(silent)[0]):
+        assert all(np.abs(x).max() > 1e-6 for x in jax.tree.leaves(gradients.actor.encoder))
+    separate = Case("discrete", entropy_coeff=0.0).gradients(silent)[0]
+    assert all(np.array_equal(x, 0 * x) for x in jax.tree.leaves(separate.actor))
