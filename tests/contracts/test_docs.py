@@ -47,7 +47,9 @@ def settings_table(config_class: Any) -> str:
 
     docs, rows = field_docs(config_class), ["| field | default | |", "|---|---|---|"]
     for field in dataclasses.fields(config_class):
-        rows.append(f"| `{field.name}` | {shown(field.default)} | {docs[field.name]} |")
+        rows.append(
+            f"| `{field.name}` | {shown(field.default)} | {' '.join(docs[field.name].split())} |"
+        )
     return "\n".join(rows)
 
 
