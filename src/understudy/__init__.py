@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from understudy.agent import Agent, load
     from understudy.algorithms.a2c import A2CConfig
-    from understudy.algorithms.addons import action_penalty, kl_to_reference
+    from understudy.algorithms.ddpg import DDPGConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from understudy.types import UnderstudyError
 
     A2C: type[Agent]
+    DDPG: type[Agent]
     SAC: type[Agent]
     TD3: type[Agent]
 
 __all__ = [
     "A2C",
+    "DDPG",
     "SAC",
     "TD3",
     "A2CConfig",
     "Agent",
+    "DDPGConfig",
     "Networks",
     "RunConfig",
     "SACConfig",

@@ -1,0 +1,8 @@
+"""Deep Deterministic Policy Gradient (Lillicrap et al., 2015)."""
+
+from understudy.algorithms.ddpg.config import DDPGConfig
+from understudy.algorithms.ddpg.learner import DDPG, Policy, State
+
+ALGORITHM = DDPG
+
+__all__ = ["ALGORITHM", "DDPG", "DDPGConfig", "Policy", "State"]

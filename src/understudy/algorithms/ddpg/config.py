@@ -1,0 +1,49 @@
+"""What can be set about DDPG."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.settings import setting
+
+
+@final
+@dataclass(frozen=True)
+class DDPGConfig(ReplayConfig):
+    """Deep Deterministic Policy Gradient. Noise is in normalised units: actions live in [-1, 1]."""
+
+    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The actor's own step size (default: learning_rate)."""
+    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The actor's own hidden layers (default: hidden_sizes)."""
+    num_critics: int = setting(1, at_least=1)
+    """Independently initialised critics; the paper has one. The smallest opinion counts in the
+    target, the first critic's in the actor's loss."""
+    noise: str = setting("gaussian", choices=("gaussian", "ornstein_uhlenbeck"))
+    """Noise on actions while exploring: new at every step, or one that lingers."""
+    exploration_noise: float = setting(0.1, at_least=0.0, moving=True)
+    """Standard deviation of that noise, at every step and for either kind."""
+    noise_theta: float = setting(0.15, above=0.0, at_most=1.0, moving=True)
+    """Ornstein-Uhlenbeck noise's pull to zero per step; it lingers for about 1/theta steps."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "Pendulum-v1": dict(
+            hidden_sizes=(64, 64),
+            learning_rate=1e-3,
+            batch_size=128,
+            buffer_size=100_000,
+            start_steps=1_000,
+        ),
+        "MountainCarContinuous-v0": dict(
+            hidden_sizes=(64, 64),
+            learning_rate=1e-3,
+            batch_size=128,
+            buffer_size=100_000,
+            start_steps=0,
+            noise="ornstein_uhlenbeck",
+            exploration_noise=0.7,
+            noise_theta=0.08,
+        ),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000),
+    }

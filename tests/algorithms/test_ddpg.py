@@ -1,0 +1,369 @@
+"""DDPG: losses on a napkin, gradients in float64, the protocol, and noise that lingers."""
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import by_hand
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algorithm_cases import KEY, SMALL, SPEC, close, distinct_targets, make_batch, same
+from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
+
+from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.ddpg import DDPG, DDPGConfig, losses
+from understudy.algorithms.td3 import losses as td3_losses
+from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, EnvironmentError, Spec
+
+TARGET_PARTS = ("target_actor", "target_critic")
+
+
+@cache
+def made(**settings) -> tuple[Any, Any]:
+    """A small agent, and its state as after some training."""
+    algorithm: Any = DDPG(DDPGConfig(**{**SMALL, **settings}))
+    return algorithm, distinct_targets(algorithm.init(SPEC, KEY))
+
+
+@cache
+def compiled(algorithm, what):
+    function = getattr(algorithm, what)
+    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
+
+
+def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
+    batch = make_batch() if batch is None else batch
+    return compiled(algorithm, "gradients")(state, batch, key, jnp.int32(index))
+
+
+def updated(algorithm, state, batch=None, key=KEY, index=0):
+    batch = make_batch() if batch is None else batch
+    return compiled(algorithm, "update")(state, batch, key, jnp.int32(index))
+
+
+def agree(got, want):
+    for x, y in zip(by_hand.numbers(got), want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-5)
+
+
+# -- losses -----------------------------------------------------------------------------------
+
+
+def test_target_on_a_napkin():
+    # at (.5, −.9): Q₁ = .5 − 1.8 + 1 = −.3, Q₂ = .4 + .5 = .9; the last row terminated
+    got = losses.critic_target(Fixed(jnp.array([0.5, -0.9])), CRITICS, BATCH)
+    np.testing.assert_allclose(got, [1 - 0.9 * 0.3, 2 - 0.5 * 0.3, 5.0], rtol=1e-6)
+    second = jax.tree.map(lambda x: x[1:], CRITICS)
+    alone = losses.critic_target(Fixed(jnp.array([0.5, -0.9])), second, BATCH)
+    np.testing.assert_allclose(alone, [1 + 0.9 * 0.9, 2 + 0.5 * 0.9, 5.0], rtol=1e-6)
+
+
+def test_losses_on_a_napkin():
+    # Q₁ = 1, 2, 3 and Q₂ = ½, −½, −½ against .73, 2.15, 5; weights 1, 2, 0
+    weighted = BATCH._replace(weight=jnp.array([1.0, 2.0, 0.0]))
+    loss, error = losses.critic_loss(CRITICS, weighted, TARGET)
+    np.testing.assert_allclose(error, [[0.27, -0.15, -2.0], [-0.23, -2.65, -5.5]], rtol=1e-5)
+    want = (0.0729 + 2 * 0.0225 + 0.0529 + 2 * 7.0225) / 3
+    assert float(loss) == pytest.approx(want, rel=1e-5)
+    first = jax.tree.map(lambda x: x[0], CRITICS)
+    actor = Fixed(jnp.array([0.5, -0.9]))
+    value, gradient = jax.value_and_grad(losses.actor_loss)(actor, first, weighted)
+    assert float(value) == pytest.approx(0.3, rel=1e-5)
+    np.testing.assert_allclose(gradient.answer, [-1.0, -2.0], rtol=1e-6)
+
+
+def test_td3_without_smoothing_has_the_same_target():
+    _, state = made(num_critics=2)
+    networks = (state.target_actor, state.target_critic, make_batch())
+    zero, noise = jnp.float32(0.0), jnp.ones((8, 2))
+    theirs = td3_losses.critic_target(*networks, zero, zero, noise)
+    np.testing.assert_allclose(losses.critic_target(*networks), theirs, rtol=1e-6)
+
+
+# -- whole gradients against float64 ----------------------------------------------------------
+
+
+def target_by_hand(state, actor="target_actor", critic="target_critic"):
+    networks = by_hand.numbers(getattr(state, actor)), by_hand.numbers(getattr(state, critic))
+    return by_hand.td3_target(*networks, by_hand.wide(make_batch()), 0.0, 0.0, np.zeros((8, 2)))
+
+
+@pytest.mark.parametrize("num_critics", [1, 3])
+def test_critic(num_critics):
+    algorithm, state = made(num_critics=num_critics)
+    gradients, aux = gradients_of(algorithm, state)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    target = target_by_hand(state)
+
+    def loss(weights):
+        return by_hand.squared_error(weights, batch, target)
+
+    assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
+    agree(gradients.critic, by_hand.derivative(loss, critics))
+    q = by_hand.all_q(critics, batch.observation, batch.action)
+    assert q.shape == (num_critics, 8)
+    np.testing.assert_allclose(aux.priorities, np.abs(q - target).mean(0), rtol=1e-4)
+    assert float(aux.metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [{"actor": "actor"}, {"critic": "critic"}])
+def test_both_targets_are_in_the_target(wrong):
+    algorithm, state = made()
+    batch = by_hand.wide(make_batch())
+    q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
+    other = np.abs(q - target_by_hand(state, **wrong)).mean(0)
+    got = np.asarray(gradients_of(algorithm, state)[1].priorities)
+    assert np.max(np.abs(got - other)) > 1e-2
+
+
+@pytest.mark.parametrize("num_critics", [1, 3])
+def test_actor(num_critics):
+    """The first critic's opinion of the action, and a gradient for every weight."""
+    algorithm, state = made(num_critics=num_critics)
+    gradients, aux = gradients_of(algorithm, state)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+
+    def loss(weights):
+        return by_hand.td3_actor_loss(weights, critics, batch)
+
+    actor = by_hand.numbers(state.actor)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
+    agree(gradients.actor, by_hand.derivative(loss, actor))
+    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
+
+
+def test_a_drawn_critic_speaks_for_all():
+    """Of three critics one is drawn per update: the target is one of three, each now and then."""
+    algorithm, state = made(num_critics=3, critic_subset=1)
+    batch = by_hand.wide(make_batch())
+    q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
+    actor, critics = (by_hand.numbers(getattr(state, name)) for name in TARGET_PARTS)
+    noise = np.zeros((8, 2))
+    alone = [
+        by_hand.td3_target(actor, [w[i : i + 1] for w in critics], batch, 0.0, 0.0, noise)
+        for i in range(3)
+    ]
+    expected = np.stack([np.abs(q - target).mean(0) for target in alone])
+    seen = set()
+    for seed in range(20):
+        got = gradients_of(algorithm, state, key=jax.random.PRNGKey(seed))[1].priorities
+        distance = np.abs(expected - np.asarray(got)).max(axis=1)
+        assert distance.min() < 1e-4
+        seen.add(int(distance.argmin()))
+    assert seen == {0, 1, 2}
+
+
+# -- the protocol -----------------------------------------------------------------------------
+
+
+def test_update_is_apply_after_gradients():
+    algorithm, state = made()
+    assert type(algorithm).update is Algorithm.update
+    gradients, aux = gradients_of(algorithm, state)
+    new, update_aux = updated(algorithm, state)
+    close(algorithm.apply(state, gradients), new, 1e-5)
+    close(aux, update_aux, 1e-5)
+
+
+@pytest.mark.parametrize("subset", [None, 1])
+def test_mean_of_the_shards_is_the_whole(subset):
+    algorithm, state = made(num_critics=3, critic_subset=subset)
+    batch = make_batch()
+    whole, whole_aux = gradients_of(algorithm, state)
+    shards = [
+        gradients_of(algorithm, state, jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
+        for start in (0, 4)
+    ]
+    mean = mean_of_shards([gradients for gradients, _ in shards])
+    close(mean._replace(due=None), whole._replace(due=None), 1e-5)
+    priorities = np.concatenate([aux.priorities for _, aux in shards])
+    np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
+
+
+def test_everything_in_the_state_changes():
+    algorithm, state = made()
+    new = state
+    for index in range(3):
+        new, _ = updated(algorithm, new, make_batch(seed=index), index=index)
+    pairs = zip(jax.tree.leaves_with_path(state), jax.tree.leaves_with_path(new), strict=True)
+    for (path, before), (_, after) in pairs:
+        constant = str(path[0]) in (".hyper", ".key")
+        assert np.array_equal(before, after) == constant, jax.tree_util.keystr(path)
+        assert np.all(np.isfinite(after))
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_targets_move_a_fraction_tau_when_it_is_their_turn(index):
+    algorithm, state = made(target_update_interval=3, tau=0.2)
+    new, _ = updated(algorithm, state, index=index)
+    assert not same(new.actor, state.actor) and not same(new.critic, state.critic)
+    for name in ("actor", "critic"):
+        old, now = getattr(state, f"target_{name}"), getattr(new, f"target_{name}")
+        if index % 3:
+            assert same(old, now)
+        else:
+            want = jax.tree.map(lambda t, n: 0.8 * t + 0.2 * n, old, getattr(new, name))
+            close(now, want, 1e-5)
+
+
+def test_actor_and_critic_have_step_sizes_of_their_own():
+    """Adam's first step is as long as its step size, whatever the gradient."""
+    algorithm, state = made(actor_learning_rate=0.02, critic_learning_rate=0.003)
+    new, _ = updated(algorithm, state)
+    for name, step in (("actor", 0.02), ("critic", 0.003)):
+        moved = jax.tree.map(lambda x, y: x - y, getattr(new, name), getattr(state, name))
+        for leaf in jax.tree.leaves(moved):
+            np.testing.assert_allclose(np.abs(leaf), step, rtol=1e-2)
+
+
+def test_a_fresh_state_has_targets_of_its_own():
+    state = made()[0].init(SPEC, KEY)
+    assert same(state.target_critic, state.critic) and same(state.target_actor, state.actor)
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    assert len(set(pointers)) == len(pointers)
+    assert made()[0].q_values(state, jnp.ones((4, 3)), jnp.zeros((4, 2))).shape == (1, 4)
+
+
+def test_observations_are_normalised_wherever_networks_see_them():
+    algorithm, plain = made(normalise_observations=True)
+    _, without = made()
+    rows = 5.0 + 2.0 * jax.random.normal(KEY, (50, 3))
+    state = algorithm.observe(plain, rows, jnp.zeros(50), jnp.ones(50, bool))
+    mean, std = np.mean(rows, axis=0), np.std(rows, axis=0)
+    action = jnp.zeros((50, 2))
+    got = algorithm.q_values(state, rows, action)
+    want = made()[0].q_values(without, (rows - mean) / std, action)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+    acted, _, _ = algorithm.act(
+        algorithm.policy(state), (), rows, jnp.zeros(50, bool), KEY, explore=False
+    )
+    np.testing.assert_allclose(acted, without.actor((rows - mean) / std), rtol=1e-3, atol=1e-4)
+
+
+def test_specs_and_settings_that_make_no_sense_are_refused():
+    algorithm, _ = made()
+    algorithm.check(SPEC)
+    infinite = Continuous((-1.0, -np.inf), (1.0, np.inf), (2,))
+    for spec, words in [
+        (Spec(SPEC.observation, Discrete(3)), "needs continuous"),
+        (Spec(SPEC.observation, infinite), "bounded"),
+        (Spec(ArraySpec((8, 8, 3), "uint8"), SPEC.action), "vector observations"),
+    ]:
+        with pytest.raises(EnvironmentError, match=words):
+            algorithm.check(spec)
+    for settings, words in [
+        (dict(noise="ornstein"), "did you mean 'ornstein_uhlenbeck'"),
+        (dict(noise_theta=0.0), "above 0"),
+        (dict(noise_theta=1.5), "at most 1"),
+        (dict(exploration_noise=-0.1), "at least 0"),
+        (dict(critic_subset=2), "larger than num_critics 1"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            DDPGConfig(**settings)
+
+
+@pytest.mark.parametrize("name", DDPGConfig.presets)
+def test_presets_differ_from_the_defaults(name):
+    config, found = DDPGConfig.for_environment(f"jax:{name}")
+    assert found == name
+    defaults = dataclasses.asdict(DDPGConfig())
+    assert all(getattr(config, key) != defaults[key] for key in DDPGConfig.presets[name])
+
+
+# -- exploration ------------------------------------------------------------------------------
+
+
+def still(algorithm, state, **hyper):
+    """A policy whose actor says 0 everywhere: what remains is noise."""
+    moved = {name: jnp.float32(value) for name, value in hyper.items()}
+    state = state._replace(
+        actor=jax.tree.map(jnp.zeros_like, state.actor), hyper={**state.hyper, **moved}
+    )
+    return algorithm.policy(state)
+
+
+def walk(algorithm, policy, envs, steps, first=None):
+    """Actions [steps, envs, 2] of exploring; `first` marks rows that restart at step 1."""
+    act = jax.jit(algorithm.act, static_argnums=5)
+    memory, actions = algorithm.memory(policy, envs), []
+    for step, key in enumerate(jax.random.split(KEY, steps)):
+        start = jnp.ones(envs, bool) if step == 0 else jnp.zeros(envs, bool)
+        start = first if step == 1 and first is not None else start
+        action, memory, _ = act(policy, memory, jnp.zeros((envs, 3)), start, key, True)
+        actions.append(np.asarray(action, np.float64))
+    return np.stack(actions)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "ornstein_uhlenbeck"])
+def test_deterministic_acting_is_noise_free_and_exploring_is_bounded(noise):
+    algorithm, state = made(noise=noise, exploration_noise=2.0)
+    policy = algorithm.policy(state)
+    observation, first = 3 * jax.random.normal(KEY, (64, 3)), jnp.ones(64, bool)
+    memory = algorithm.memory(policy, 64)
+    keys = jax.random.split(KEY, 2)
+    calm, kept, _ = algorithm.act(policy, memory, observation, first, keys[0], False)
+    assert same(kept, memory)
+    assert same(calm, algorithm.act(policy, memory, observation, first, keys[1], False)[0])
+    np.testing.assert_allclose(calm, state.actor(observation), rtol=1e-6)
+    one, two = (algorithm.act(policy, memory, observation, first, k, True)[0] for k in keys)
+    assert one.shape == (64, 2) and np.abs(one).max() == 1.0 and not same(one, two)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "ornstein_uhlenbeck"])
+@pytest.mark.parametrize("sigma", [0.1, 0.25])
+def test_noise_has_the_asked_for_deviation_at_every_step(noise, sigma):
+    algorithm, state = made(noise=noise)
+    actions = walk(algorithm, still(algorithm, state, exploration_noise=sigma), 4_000, 4)
+    np.testing.assert_allclose(actions.std(axis=(1, 2)), sigma, rtol=0.04)
+    np.testing.assert_allclose(actions.mean(axis=(1, 2)), 0.0, atol=0.05 * sigma)
+
+
+@pytest.mark.parametrize(
+    "noise, theta, want",
+    [
+        ("gaussian", 0.15, 0.0),
+        ("ornstein_uhlenbeck", 0.15, 0.85),
+        ("ornstein_uhlenbeck", 0.6, 0.4),
+        ("ornstein_uhlenbeck", 1.0, 0.0),
+    ],
+)
+def test_how_long_noise_lingers(noise, theta, want):
+    algorithm, state = made(noise=noise)
+    actions = walk(algorithm, still(algorithm, state, noise_theta=theta), 4_000, 3)
+    for later, correlation in ((1, want), (2, want**2)):
+        got = np.corrcoef(actions[0].ravel(), actions[later].ravel())[0, 1]
+        assert got == pytest.approx(correlation, abs=0.04)
+
+
+def test_lingering_noise_restarts_with_an_episode_and_only_there():
+    algorithm, state = made(noise="ornstein_uhlenbeck")
+    begun = jnp.arange(4_000) % 2 == 0
+    policy = still(algorithm, state, noise_theta=0.01)
+    before, after = walk(algorithm, policy, 4_000, 2, begun)
+    begun = np.asarray(begun)
+    fresh = np.corrcoef(before[begun].ravel(), after[begun].ravel())[0, 1]
+    same_episode = np.corrcoef(before[~begun].ravel(), after[~begun].ravel())[0, 1]
+    assert abs(fresh) < 0.05 and same_episode > 0.98
+    assert after[begun].std() == pytest.approx(0.1, rel=0.05)  # not from zero
+
+
+def test_a_deviation_that_moves_counts_at_once():
+    """Memory is free of scale: quieter noise is the same noise, smaller, from this step on."""
+    algorithm, state = made(noise="ornstein_uhlenbeck")
+    loud, quiet = (still(algorithm, state, exploration_noise=s) for s in (0.2, 0.05))
+    memory = 0.5 * jax.random.normal(KEY, (16, 2))
+    rows, first = jnp.zeros((16, 3)), jnp.zeros(16, bool)
+    one, kept, _ = algorithm.act(loud, memory, rows, first, KEY, True)
+    two, also_kept, _ = algorithm.act(quiet, memory, rows, first, KEY, True)
+    np.testing.assert_allclose(two, 0.25 * one, rtol=1e-5)
+    assert same(kept, also_kept) and not same(kept, memory)
+
+
+def test_memory_is_there_only_for_noise_that_lingers():
+    gaussian, state = made()
+    assert gaussian.memory(gaussian.policy(state), 5) == ()
+    lingering, state = made(noise="ornstein_uhlenbeck")
+    memory = lingering.memory(lingering.policy(state), 5)
+    assert memory.shape == (5, 2) and not np.any(memory)
