@@ -19,8 +19,8 @@ from understudy.types import (
     ArraySpec,
     ConfigError,
     Continuous,
-    Discrete,
     EnvironmentError,
+    MultiDiscrete,
     Spec,
     Transition,
 )
@@ -200,7 +200,7 @@ def test_specs_that_cannot_be_learned_are_refused(name):
     infinite = Continuous((-1.0, -np.inf), (1.0, np.inf), (2,))
     vector = SPEC.observation
     for spec, words in [
-        (Spec(vector, Discrete(3)), "needs continuous"),
+        (Spec(vector, MultiDiscrete((2, 2), (0, 0), (2,))), "needs continuous.*are MultiDiscrete"),
         (Spec(vector, infinite), "bounded"),
         (Spec(ArraySpec((8, 8, 3), "uint8"), SPEC.action), "vector observations"),
     ]:

@@ -36,7 +36,7 @@ def discrete_critic_target(
 
     The smallest opinion is that of each choice by itself, before the sum."""
     policy = actor(batch.next_observation)
-    next_q = jnp.min(evaluate_ensemble(target_critic, batch.next_observation), axis=0)
+    next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation))
     soft_q = next_q - entropy_coeff * policy.log_probabilities
     soft_value = jnp.sum(policy.probabilities * soft_q, axis=-1)
     return bootstrapped(batch.reward, batch.discount, soft_value)
@@ -83,7 +83,7 @@ def discrete_actor_loss(
     """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)), and the log-probability
     to be expected, which is minus the entropy. Needs no reparameterisation."""
     policy = actor(batch.observation)
-    q = jnp.min(evaluate_ensemble(critic, batch.observation), axis=0)
+    q = pessimistic(evaluate_ensemble(critic, batch.observation))
     log_prob = -policy.entropy()
     expected_q = jnp.sum(policy.probabilities * q, axis=-1)
     return jnp.mean(batch.weight * (entropy_coeff * log_prob - expected_q)), log_prob
