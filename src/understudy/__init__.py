@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from understudy.agent import Agent, load
     from understudy.algorithms.a2c import A2CConfig
     from understudy.algorithms.ddpg import DDPGConfig
+    from understudy.algorithms.ddqn import DDQNConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
@@ -22,17 +23,20 @@ if TYPE_CHECKING:
 
     A2C: type[Agent]
     DDPG: type[Agent]
+    DDQN: type[Agent]
     SAC: type[Agent]
     TD3: type[Agent]
 
 __all__ = [
     "A2C",
     "DDPG",
+    "DDQN",
     "SAC",
     "TD3",
     "A2CConfig",
     "Agent",
     "DDPGConfig",
+    "DDQNConfig",
     "Networks",
     "RunConfig",
     "SACConfig",

@@ -1,0 +1,8 @@
+"""Double deep Q-learning (van Hasselt et al., 2015)."""
+
+from understudy.algorithms.ddqn.config import DDQNConfig
+from understudy.algorithms.ddqn.learner import DDQN, Policy, State
+
+ALGORITHM = DDQN
+
+__all__ = ["ALGORITHM", "DDQN", "DDQNConfig", "Policy", "State"]

@@ -1,0 +1,93 @@
+"""What can be set about DDQN."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.settings import setting
+from understudy.math.curves import Schedule, exponential, linear
+from understudy.types import ConfigError
+
+
+@final
+@dataclass(frozen=True)
+class DDQNConfig(ReplayConfig):
+    """Double deep Q-learning, for discrete actions."""
+
+    loss: str = setting("huber", choices=("huber", "squared"))
+    """What an error costs: half its square, and under huber beyond 1 no more than linearly."""
+    dueling: bool = setting(False)
+    """Estimate a state's value and its actions' advantages in streams of their own."""
+    initial_epsilon: float = setting(1.0, at_least=0.0, at_most=1.0)
+    """Share of random actions at the first step; it moves under the name epsilon."""
+    final_epsilon: float = setting(0.05, at_least=0.0, at_most=1.0)
+    """Share of random actions that always remains."""
+    epsilon_decay_steps: int = setting(10_000, at_least=1)
+    """Steps on the way from the first share to the last."""
+    epsilon_schedule: str = setting("linear", choices=("linear", "exponential"))
+    """How the share falls: by the same amount at every step, or by the same factor."""
+    tau: float = setting(1.0, above=0.0, at_most=1.0, moving=True)
+    """How far targets move towards their networks at each target update; 1 is a hard copy."""
+    target_update_interval: int = setting(500, at_least=1)
+    """Updates between two target updates."""
+    start_steps: int = setting(1_000, at_least=0)
+    """Steps of uniformly random actions before the policy acts."""
+    max_grad_norm: float | None = setting(10.0, above=0.0)
+    """Clip each network's gradient to this global norm; none is off."""
+    num_critics: int = setting(1, at_least=1)
+    """Independently initialised critics: their mean chooses, the smallest target's opinion
+    counts."""
+
+    # The policies that are evaluated do not explore. A low floor of ε lets training see, and mend,
+    # what goes wrong without noise (a cart that slowly drifts out of its bounds).
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CartPole-v1": dict(
+            hidden_sizes=(64, 64),
+            layer_norm=True,
+            learning_rate=3e-4,
+            anneal_learning_rate=True,
+            batch_size=128,
+            buffer_size=50_000,
+            n_step=3,
+            tau=0.01,
+            target_update_interval=1,
+            final_epsilon=0.01,
+        ),
+        "Acrobot-v1": dict(
+            hidden_sizes=(64, 64),
+            layer_norm=True,
+            normalise_observations=True,
+            learning_rate=5e-4,
+            batch_size=64,
+            buffer_size=50_000,
+            n_step=3,
+            updates_per_step=0.5,
+            update_every=2,
+            target_update_interval=100,
+            epsilon_decay_steps=20_000,
+        ),
+    }
+
+    def contradictions(self) -> list[str]:
+        problems = super().contradictions()
+        if self.final_epsilon > self.initial_epsilon:
+            problems.append(
+                f"final_epsilon {self.final_epsilon:g} is larger than "
+                f"initial_epsilon {self.initial_epsilon:g}"
+            )
+        if self.epsilon_schedule == "exponential" and self.final_epsilon == 0.0:
+            problems.append("an exponential epsilon_schedule never reaches a final_epsilon of 0")
+        return problems
+
+    def schedules(self) -> dict[str, Schedule]:
+        curve = linear if self.epsilon_schedule == "linear" else exponential
+        epsilon = curve(self.initial_epsilon, self.final_epsilon, self.epsilon_decay_steps)
+        return {**super().schedules(), "epsilon": epsilon}
+
+    @classmethod
+    def check_moving(cls, name: str, value: int | float) -> None:
+        """ε is no field of its own, so its bounds stand here."""
+        if name == "epsilon" and not 0.0 <= value <= 1.0:
+            raise ConfigError(f"epsilon must be between 0 and 1, got {value:g}")
+        super().check_moving(name, value)

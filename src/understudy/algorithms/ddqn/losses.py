@@ -1,0 +1,64 @@
+"""The objective of DDQN (van Hasselt et al., "Deep Reinforcement Learning with Double
+Q-learning", arXiv 1509.06461); equation numbers are that paper's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from understudy.math.targets import bootstrapped, pessimistic
+from understudy.nets import evaluate_ensemble
+from understudy.types import Batch, Scalar
+
+
+def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Float[Array, " batch"]:
+    """Eq. 4 with the target network as the second one: r + γ·Q̄(s', argmax_a Q(s', a)).
+
+    Of several critics the mean chooses, and the smallest opinion on that choice counts.
+    """
+    next_action = jnp.argmax(mean_q(critic, batch.next_observation), axis=-1)
+    next_q = of_action(evaluate_ensemble(target_critic, batch.next_observation), next_action)
+    return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
+
+
+def critic_loss(
+    critic: Any,
+    batch: Batch,
+    target: Float[Array, " batch"],
+    cost: Callable[[Array], Array],
+) -> tuple[Scalar, Float[Array, "critics batch"]]:
+    """The cost of Q(s, a) − target, summed over critics, averaged over the batch. Where the cost
+    is half a square, descending is eq. 1."""
+    error = of_action(evaluate_ensemble(critic, batch.observation), batch.action) - target
+    return jnp.sum(jnp.mean(batch.weight * cost(error), axis=-1)), error
+
+
+def squared(error: Float[Array, "..."]) -> Float[Array, "..."]:
+    return 0.5 * error**2
+
+
+def huber(error: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Half the square within [−1, 1], beyond it |error| − ½: no error pulls harder than 1."""
+    size = jnp.abs(error)
+    inner = jnp.minimum(size, 1.0)
+    return inner * (size - 0.5 * inner)
+
+
+COSTS = {"huber": huber, "squared": squared}
+
+
+def mean_q(
+    critic: Any, observation: Float[Array, "batch observation"]
+) -> Float[Array, "batch choices"]:
+    """What the critics think of each choice, on average."""
+    return jnp.mean(evaluate_ensemble(critic, observation), axis=0)
+
+
+def of_action(
+    q: Float[Array, "critics batch choices"], action: Int32[Array, " batch"]
+) -> Float[Array, "critics batch"]:
+    """The values of one choice per row. (A masked sum: the gradient of a look-up would be a
+    scatter, which is slow.)"""
+    chosen = action[:, None] == jnp.arange(q.shape[-1])
+    return jnp.sum(jnp.where(chosen, q, 0.0), axis=-1)
