@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from understudy.algorithms.a2c import A2CConfig
     from understudy.algorithms.ddpg import DDPGConfig
     from understudy.algorithms.ddqn import DDQNConfig
+    from understudy.algorithms.mpo import MPOConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     A2C: type[Agent]
     DDPG: type[Agent]
     DDQN: type[Agent]
+    MPO: type[Agent]
     SAC: type[Agent]
     TD3: type[Agent]
 
@@ -31,12 +33,14 @@ __all__ = [
     "A2C",
     "DDPG",
     "DDQN",
+    "MPO",
     "SAC",
     "TD3",
     "A2CConfig",
     "Agent",
     "DDPGConfig",
     "DDQNConfig",
+    "MPOConfig",
     "Networks",
     "RunConfig",
     "SACConfig",

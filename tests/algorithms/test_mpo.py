@@ -1,0 +1,217 @@
+"""What the protocol promises, of MPO with continuous and with discrete actions."""
+
+import by_hand
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algorithm_cases import SPEC, close, same
+from mpo_cases import (
+    DISCRETE,
+    KEY,
+    SAMPLES,
+    SMALL,
+    SPECS,
+    Case,
+    batch_of,
+    both,
+    case,
+    chances,
+    choices_q,
+    normal,
+    smallest_q,
+)
+from scipy import stats
+
+from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.mpo import MPO, MPOConfig, learner
+from understudy.nets import CategoricalActor
+from understudy.types import (
+    ArraySpec,
+    ConfigError,
+    Continuous,
+    EnvironmentError,
+    MultiDiscrete,
+    Spec,
+)
+
+
+@both
+def test_update_is_apply_after_gradients(kind):
+    made = case(kind)
+    assert MPO.update is Algorithm.update
+    gradients, aux = made.gradients()
+    new, update_aux = made.update()
+    close(made.algorithm.apply(made.state, gradients), new, 1e-5)
+    close(aux, update_aux, 1e-5)
+
+
+@both
+@pytest.mark.parametrize("settings", [{}, dict(num_critics=3, critic_subset=2)])
+def test_mean_of_the_shards_is_the_whole(kind, settings):
+    made, batch = case(kind, **settings, penalise_actions=True), batch_of(kind)
+    whole, whole_aux = made.gradients()
+    shards = [
+        made.gradients(batch=jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
+        for start in (0, 4)
+    ]
+    mean = mean_of_shards([gradients for gradients, _ in shards])
+    close(mean._replace(due=None), whole._replace(due=None), 2e-5)
+    priorities = np.concatenate([aux.priorities for _, aux in shards])
+    np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
+
+
+def test_noise_differs_by_row_by_key_and_by_state():
+    made = case("continuous")
+    copies = jax.tree.map(lambda x: jnp.repeat(x[1:2], 8, axis=0), batch_of("continuous"))
+    copies = copies._replace(discount=jnp.ones(8), row=jnp.arange(8, dtype=jnp.int32))
+    one = made.gradients(batch=copies)[1].priorities
+    assert len(np.unique(one)) == 8
+    two = made.gradients(batch=copies, key=jax.random.PRNGKey(1))[1].priorities
+    assert not np.any(np.asarray(one) == np.asarray(two))
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = learner.row_normals
+        patch.setattr(learner, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
+        made.algorithm.gradients(made.state, copies, KEY, made.algorithm.due(0))
+    assert len(drawn) == 2 and drawn[0].shape == (8, SAMPLES * 2)
+    assert not np.any(np.asarray(drawn[0]) == np.asarray(drawn[1]))
+
+
+@both
+def test_everything_in_the_state_changes(kind):
+    made = case(kind, penalise_actions=True)
+    state = made.state
+    for index in range(3):
+        state, _ = made.update(state, batch_of(kind, seed=index), jax.random.PRNGKey(index), index)
+    pairs = zip(
+        jax.tree.leaves_with_path(made.state), jax.tree.leaves_with_path(state), strict=True
+    )
+    for (path, before), (_, after) in pairs:
+        constant = str(path[0]) in (".hyper", ".key")
+        assert np.array_equal(before, after) == constant, jax.tree_util.keystr(path)
+        assert np.all(np.isfinite(after))
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(made.state)]
+    assert len(set(pointers)) == len(pointers)  # donated buffers must not be shared
+
+
+@both
+def test_both_targets_are_copied_at_their_interval(kind):
+    made = case(kind, target_update_interval=3, tau=1.0)
+    assert made.algorithm.due_period == 3
+    state = made.state
+    for index in range(1, 5):
+        new, _ = made.update(state, index=index)
+        for name in ("actor", "critic"):
+            target = getattr(new, f"target_{name}")
+            copied = same(target, getattr(new, name))
+            stayed = same(target, getattr(state, f"target_{name}"))
+            assert (copied, stayed) == ((True, False) if index == 3 else (False, True))
+        state = new
+
+
+@both
+def test_acting(kind):
+    """Deterministic: the mode. Exploring: a draw, in its bounds, which may be on them."""
+    made = case(kind, initial_std=0.9)
+    policy, act = made.algorithm.policy(made.state), jax.jit(made.algorithm.act, static_argnums=5)
+    observation, first = 3 * jax.random.normal(KEY, (400, 3)), jnp.ones(400, bool)
+    keys = jax.random.split(KEY, 2)
+    calm, memory, _ = act(policy, (), observation, first, keys[0], False)
+    assert memory == () and same(calm, act(policy, (), observation, first, keys[1], False)[0])
+    answer = made.state.actor(observation)
+    one, two = (np.asarray(act(policy, (), observation, first, key, True)[0]) for key in keys)
+    if kind == "discrete":
+        assert calm.dtype == one.dtype == jnp.int32 and calm.shape == (400,)
+        np.testing.assert_array_equal(calm, np.argmax(answer.logits, -1))
+        assert set(one) == {0, 1, 2, 3} and np.mean(one == two) < 0.6
+        often = [np.mean(one == choice) for choice in range(4)]
+        np.testing.assert_allclose(often, np.mean(answer.probabilities, 0), atol=0.08)
+    else:
+        np.testing.assert_allclose(calm, answer.mean, rtol=1e-5)
+        assert np.all(np.abs(one) <= 1) and 0.05 < np.mean(np.abs(one) == 1) < 0.6
+        free = (np.abs(one) < 1) & (np.abs(two) < 1)
+        assert not np.any((one == two)[free])
+
+
+@both
+def test_questions(kind):
+    made = case(kind, num_critics=2)
+    observation = jax.random.normal(KEY, (6, 3))
+    action = batch_of(kind, 6).action
+    actor, critics = by_hand.numbers(made.state.actor), by_hand.numbers(made.state.critic)
+    wide, taken = np.asarray(observation, np.float64), np.asarray(action)
+    q = made.algorithm.q_values(made.state, observation, action)
+    log_prob = made.algorithm.log_prob(made.state, observation, action)
+    value = made.algorithm.value(made.state, observation)
+    assert q.shape == (2, 6) and value.shape == (6,)
+    if kind == "discrete":
+        every = choices_q(critics, wide)
+        np.testing.assert_allclose(q, every[:, np.arange(6), taken], rtol=1e-4, atol=1e-5)
+        p = chances(actor, wide)
+        np.testing.assert_allclose(log_prob, np.log(p[np.arange(6), taken]), rtol=1e-4)
+        np.testing.assert_allclose(value, (p * every.min(0)).sum(1), rtol=1e-4, atol=1e-5)
+    else:
+        np.testing.assert_allclose(q, by_hand.all_q(critics, wide, taken), rtol=1e-4, atol=1e-5)
+        want = stats.norm(*normal(actor, wide)).logpdf(taken).sum(-1)
+        np.testing.assert_allclose(log_prob, want, rtol=1e-4)
+        many = Case(kind, num_critics=2, sample_action_num=4000)
+        mean, std = normal(actor, wide)
+        noise = np.random.default_rng(0).normal(size=(6, 4000, 2))
+        action = mean[:, None] + std[:, None] * noise
+        want = smallest_q(critics, wide, action).mean(1)
+        np.testing.assert_allclose(many.algorithm.value(made.state, observation), want, atol=0.01)
+
+
+def test_observations_are_normalised_where_that_is_on():
+    made = case("discrete", normalise_observations=True)
+    rows = 5.0 + 3.0 * jax.random.normal(KEY, (50, 3))
+    state = made.algorithm.observe(made.state, rows, jnp.zeros(50), jnp.ones(50, bool))
+    scaled = (np.asarray(rows) - np.mean(rows, 0)) / np.std(rows, 0)
+    want = made.state.actor(jnp.asarray(scaled, jnp.float32)).mode()
+    policy = made.algorithm.policy(state)
+    got = made.algorithm.act(policy, (), rows, jnp.ones(50, bool), KEY, False)[0]
+    assert np.mean(np.asarray(got) == np.asarray(want)) > 0.95
+    plain = made.state.actor(rows).log_prob(got)
+    assert not np.allclose(made.algorithm.log_prob(state, rows, got), plain)
+
+
+def test_actors_and_specs():
+    assert isinstance(case("discrete").state.actor, CategoricalActor)
+    algorithm = case("continuous").algorithm
+    algorithm.check(SPEC)
+    algorithm.check(DISCRETE)
+    several = Spec(ArraySpec((3,)), MultiDiscrete((2, 3), (0, 0), (2,)))
+    with pytest.raises(EnvironmentError, match=r"continuous .* or Discrete"):
+        algorithm.check(several)
+    unbounded = Spec(ArraySpec((3,)), Continuous((-np.inf,), (np.inf,), (1,)))
+    with pytest.raises(EnvironmentError, match="bounded"):
+        algorithm.check(unbounded)
+
+
+def test_all_problems_of_a_config_are_told():
+    with pytest.raises(ConfigError) as told:
+        MPOConfig(initial_std=1.0, max_multiplier=0.5, max_var_multiplier=2, critic_subset=4)
+    for part in (
+        "initial_std must be below 1",
+        "initial_multiplier 1 is above max_multiplier 0.5",
+        "initial_var_multiplier 10 is above max_var_multiplier 2",
+        "critic_subset 4",
+    ):
+        assert part in str(told.value)
+    moving = MPOConfig().moving()
+    assert {"dual_constraint", "kl_mean_constraint", "dual_learning_rate"} <= set(moving)
+
+
+@both
+def test_add_ons(kind):
+    def quiet(actor, batch, key):
+        spread = jnp.mean(actor(batch.observation).entropy())
+        return -0.1 * spread, {"spread": spread}
+
+    plain, added = MPO(MPOConfig(**SMALL)), MPO(MPOConfig(**SMALL), loss_addons=(quiet,))
+    state, batch = plain.init(SPECS[kind], KEY), batch_of(kind)
+    aux = [a.gradients(state, batch, KEY, a.due(0))[1].metrics for a in (plain, added)]
+    difference = float(aux[1]["actor_loss"] - aux[0]["actor_loss"])
+    assert difference == pytest.approx(-0.1 * float(aux[1]["addon/spread"]), rel=1e-3)
+    assert float(aux[0]["entropy"]) == pytest.approx(float(aux[1]["addon/spread"]), rel=1e-5)
