@@ -16,22 +16,25 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from host_parts import HostParts
+from host_parts import HostParts, begin, settle
 
-import understudy as us
+from understudy.agent import agent_class
 from understudy.algorithms import find
+from understudy.engine import updates as engine
 from understudy.engine.members import INITIALISATION, member_keys, over_members
-from understudy.engine.updates import Learner, empty_meter, metric_names, updates
-from understudy.experience import Ring, create
+from understudy.engine.updates import Learner
+from understudy.experience import Ring, ring
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((17,)), Continuous(low=(-1.0,) * 6, high=(1.0,) * 6, shape=(6,)))
+ALGORITHMS = ("sac", "td3", "ddpg", "mpo")  # with replay and continuous actions
 ENVIRONMENT = "HalfCheetah-v5"
 START_STEPS = 1_000
 
@@ -71,7 +74,7 @@ def random_rings(members: int, capacity: int) -> Ring:
     """Full rings [members, ...] of random transitions, where every hundredth terminates."""
 
     def fill(key: Any) -> Ring:
-        ring = create(SPEC, capacity, lanes=1)
+        empty = ring.create(SPEC, capacity, lanes=1)
         keys = iter(jax.random.split(key, 6))
 
         def random(store: Any) -> Any:
@@ -79,38 +82,35 @@ def random_rings(members: int, capacity: int) -> Ring:
                 return jax.random.bernoulli(next(keys), 0.01, store.shape)
             return jnp.tanh(jax.random.normal(next(keys), store.shape, store.dtype))
 
-        storage = jax.tree.map(random, ring.storage)
-        return ring._replace(storage=storage, stored=jnp.full_like(ring.stored, capacity))
+        storage = jax.tree.map(random, empty.storage)
+        return empty._replace(storage=storage, stored=jnp.full_like(empty.stored, capacity))
 
     return jax.jit(jax.vmap(fill))(jax.random.split(jax.random.PRNGKey(1), members))
 
 
 def initial_learners(algorithm: Any, members: int) -> Learner:
-    size = len(metric_names(algorithm, SPEC))
-
-    def initial(key: Any) -> Learner:
-        return Learner(algorithm.init(SPEC, key), empty_meter(size))
-
+    metrics = len(engine.metric_names(algorithm, SPEC, num_envs=1))
+    initial = partial(engine.begin, algorithm, SPEC, 1, metrics)
     return jax.jit(jax.vmap(initial))(member_keys(0, members, INITIALISATION))
 
 
 def measure_scan(name: str, members: int, options: argparse.Namespace, record: Record) -> None:
     kind = find(name)
     algorithm = kind(kind.config_class(batch_size=options.batch, buffer_size=options.ring))
-    ring, learner = random_rings(members, options.ring), initial_learners(algorithm, members)
+    full, learner = random_rings(members, options.ring), initial_learners(algorithm, members)
     count = options.updates
 
-    def many(learner: Learner, ring: Ring, index: Any) -> Learner:
-        return updates(algorithm, learner, ring, index, count)
+    def many(learner: Learner, full: Ring, index: Any) -> Learner:
+        return engine.updates(algorithm, learner, full, index, count)[0]
 
     program = jax.jit(over_members(many, members, shared=(2,)), donate_argnums=0)
     began = time.perf_counter()
-    learner = jax.block_until_ready(program(learner, ring, np.int32(0)))
+    learner = jax.block_until_ready(program(learner, full, np.int32(0)))
     first_call = time.perf_counter() - began
     seconds = []
     for repeat in range(1, options.repeats + 1):
         began = time.perf_counter()
-        learner = jax.block_until_ready(program(learner, ring, np.int32(repeat * count)))
+        learner = jax.block_until_ready(program(learner, full, np.int32(repeat * count)))
         seconds.append(time.perf_counter() - began)
     discarded = int(learner.meter.discarded.sum())
     if discarded:
@@ -124,21 +124,21 @@ def measure_scan(name: str, members: int, options: argparse.Namespace, record: R
 
 
 def measure_host(name: str, options: argparse.Namespace, record: Record) -> None:
-    kind = {"sac": us.SAC, "td3": us.TD3}[name]
+    kind = agent_class(name)
     config = kind.algorithm_class.config_class(
         start_steps=START_STEPS, min_buffer_size=START_STEPS, batch_size=options.batch
     )
     agent = kind(ENVIRONMENT, config)
-    trainer: Any = agent._ensure_trainer()
+    trainer = begin(agent)
     began = time.perf_counter()
     trainer.advance(START_STEPS + options.host_steps // 2)
-    jax.block_until_ready((trainer.learner, trainer.ring))
+    settle(trainer)
     record.keep(f"{name} host loop, warm-up", "s", [time.perf_counter() - began])
     rates = []
     for _ in range(options.host_slices):
         updates_before, began = trainer.position.updates, time.perf_counter()
         trainer.advance(options.host_steps)
-        jax.block_until_ready((trainer.learner, trainer.ring))
+        settle(trainer)
         rates.append(options.host_steps / (time.perf_counter() - began))
         assert trainer.position.updates - updates_before == options.host_steps
     record.keep(f"{name} host loop, one seed", "steps/s", rates)
@@ -212,7 +212,7 @@ def measure_environment(steps: int, record: Record) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--algorithms", nargs="+", default=["sac", "td3"], choices=("sac", "td3"))
+    add("--algorithms", nargs="+", default=["sac", "td3"], choices=ALGORITHMS)
     add("--members", nargs="+", type=int, default=[1, 64, 4, 16], help="in order of importance")
     add("--updates", type=int, default=1_000, help="in one scan")
     add("--repeats", type=int, default=5)

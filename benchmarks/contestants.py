@@ -1,6 +1,6 @@
 """One contestant of the speed comparison, in a process of its own.
 
-    python contestants.py understudy|sbx|sb3 sac|td3 [--torch-threads N] [--warm-up N]
+    python contestants.py understudy|sbx|sb3 CONTEST [--torch-threads N] [--warm-up N]
     python contestants.py numpy|torch matrix
 
 A trainer warms up (compilation, a buffer past the random phase), says that it is ready, and then
@@ -17,12 +17,16 @@ import sys
 import time
 from typing import Any
 
-ENVIRONMENT = "HalfCheetah-v5"
-START_STEPS = 1_000
-BUFFER_SIZE = 1_000_000
-BATCH_SIZE = 256
-HIDDEN_SIZES = (256, 256)
-EXPLORATION_NOISE = 0.1  # of TD3, in normalised units
+from contests import (
+    BUFFER_SIZE,
+    CONTESTS,
+    EPSILON,
+    EXPLORATION_NOISE,
+    LIBRARIES,
+    TARGET_INTERVAL,
+    Contest,
+)
+
 PACKAGES = ("jax", "torch", "numpy", "gymnasium", "mujoco")
 DISTRIBUTIONS = {"understudy": "understudy", "sbx": "sbx-rl", "sb3": "stable-baselines3"}
 
@@ -58,48 +62,60 @@ def versions(library: str) -> dict[str, str]:
 # -- Understudy ---------------------------------------------------------------------------------
 
 
-def run_understudy(algorithm: str, warm_up: int, talk: Conversation) -> None:
-    import jax
-    from host_parts import HostParts
-
-    import understudy as us
-    from understudy.experience import size_in_bytes
-
-    settings = dict(
-        start_steps=START_STEPS,
-        min_buffer_size=START_STEPS,
+def our_settings(contest: Contest) -> dict[str, Any]:
+    """The config's fields, by the contest's numbers."""
+    shared = dict(hidden_sizes=contest.hidden_sizes)
+    if contest.batch_size is None:
+        return shared | dict(horizon=contest.horizon)
+    shared |= dict(
+        start_steps=contest.start_steps,
+        min_buffer_size=contest.start_steps,
         buffer_size=BUFFER_SIZE,
-        batch_size=BATCH_SIZE,
-        hidden_sizes=HIDDEN_SIZES,
+        batch_size=contest.batch_size,
     )
-    if algorithm == "sac":
-        agent = us.SAC(ENVIRONMENT, us.SACConfig(**settings))
-    else:
-        agent = us.TD3(ENVIRONMENT, us.TD3Config(**settings, exploration_noise=EXPLORATION_NOISE))
-    trainer: Any = agent._ensure_trainer()
+    exploration = dict(exploration_noise=EXPLORATION_NOISE)
+    own = {
+        "td3": exploration,
+        "ddpg": exploration,
+        "ddqn": dict(
+            initial_epsilon=EPSILON, final_epsilon=EPSILON, target_update_interval=TARGET_INTERVAL
+        ),
+    }
+    return shared | own.get(contest.algorithm, {})
 
-    def wait() -> None:
-        jax.block_until_ready((trainer.learner, trainer.ring))
+
+def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
+    from host_parts import HostParts, begin, settle
+
+    from understudy.agent import agent_class
+    from understudy.engine.feeding import size_in_bytes
+
+    kind = agent_class(contest.algorithm)
+    config = kind.algorithm_class.config_class(**our_settings(contest))
+    agent = kind(contest.environment, config, num_envs=contest.num_envs)
+    trainer = begin(agent)
 
     def take_steps(count: int) -> None:
-        trainer.advance(count)
+        trainer.advance(count // contest.num_envs)
 
     def update_only(count: int) -> None:
         """The `learn` program back to back, on the step that arrived last."""
         parts = HostParts(trainer)
-        for _ in range(count):
+        for _ in range(count // contest.num_envs):
             parts.learn()
 
-    trainer.advance(START_STEPS + warm_up)
-    wait()
-    replay = size_in_bytes(agent.spec, BUFFER_SIZE, 1)
+    take_steps(contest.start_steps + contest.steps(warm_up))
+    settle(trainer)
+    replay = None
+    if contest.batch_size is not None:
+        replay = size_in_bytes(agent.algorithm.appetite, agent.spec, contest.num_envs)
     talk.reply({"versions": versions("understudy"), "replay_bytes": replay})
     work = {"steps": take_steps, "updates": update_only}
     while request := talk.request():
         updates = trainer.position.updates
         began = time.perf_counter()
         work[request["do"]](request["count"])
-        wait()
+        settle(trainer)
         seconds = time.perf_counter() - began
         talk.reply({"seconds": seconds, "updates": trainer.position.updates - updates})
     agent.close()
@@ -137,12 +153,39 @@ class Slices:
         return True
 
 
+def peer_settings(contest: Contest) -> dict[str, Any]:
+    """The constructor's arguments, by the contest's numbers; both peers call them the same."""
+    import numpy as np
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    if contest.batch_size is None:
+        return dict(n_steps=contest.horizon)
+    shared = dict(
+        learning_starts=contest.start_steps,
+        buffer_size=BUFFER_SIZE,
+        batch_size=contest.batch_size,
+        train_freq=1,
+        gradient_steps=1,
+    )
+    exploration = dict(action_noise=NormalActionNoise(np.zeros(6), np.full(6, EXPLORATION_NOISE)))
+    own = {
+        "td3": exploration,
+        "ddpg": exploration,
+        "dqn": dict(
+            exploration_initial_eps=EPSILON,
+            exploration_final_eps=EPSILON,
+            target_update_interval=TARGET_INTERVAL,
+        ),
+    }
+    return shared | own.get(contest.peers_algorithm, {})
+
+
 def run_peer(
-    library: str, algorithm: str, warm_up: int, torch_threads: int | None, talk: Conversation
+    library: str, contest: Contest, warm_up: int, torch_threads: int | None, talk: Conversation
 ) -> None:
     import numpy as np
     import torch
-    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.env_util import make_vec_env
 
     if torch_threads:
         torch.set_num_threads(torch_threads)
@@ -150,28 +193,25 @@ def run_peer(
         import sbx as peer
     else:
         import stable_baselines3 as peer
-    kind = {"sac": peer.SAC, "td3": peer.TD3}[algorithm]
-    noise = NormalActionNoise(np.zeros(6), np.full(6, EXPLORATION_NOISE))
+    kind = getattr(peer, contest.peers_algorithm.upper())
     model = kind(
         "MlpPolicy",
-        ENVIRONMENT,
-        learning_starts=START_STEPS,
-        buffer_size=BUFFER_SIZE,
-        batch_size=BATCH_SIZE,
-        train_freq=1,
-        gradient_steps=1,
-        action_noise=noise if algorithm == "td3" else None,
-        policy_kwargs={"net_arch": list(HIDDEN_SIZES)},
+        make_vec_env(contest.environment, contest.num_envs),  # in this process, like ours
+        policy_kwargs={"net_arch": list(contest.hidden_sizes)},
         seed=0,
         device="cpu",
+        **peer_settings(contest),
     )
-    arrays = [x for x in vars(model.replay_buffer).values() if isinstance(x, np.ndarray)]
+    replay = None
+    if contest.batch_size is not None:
+        stores = [x for x in vars(model.replay_buffer).values() if isinstance(x, np.ndarray)]
+        replay = sum(store.nbytes for store in stores)
     ready = {
         "versions": versions(library),
         "torch_threads": torch.get_num_threads(),
-        "replay_bytes": sum(array.nbytes for array in arrays),
+        "replay_bytes": replay,
     }
-    slices = Slices(model, START_STEPS + warm_up, ready, talk)
+    slices = Slices(model, contest.start_steps + contest.steps(warm_up), ready, talk)
     model.learn(10**9, callback=slices, log_interval=None)
 
 
@@ -203,18 +243,19 @@ def matrix_rate(library: str, talk: Conversation, repeats: int = 400) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library", choices=("understudy", "sbx", "sb3", "numpy", "torch"))
-    parser.add_argument("algorithm", choices=("sac", "td3", "matrix"))
+    parser.add_argument("library", choices=(*LIBRARIES, "numpy", "torch"))
+    parser.add_argument("contest", choices=(*CONTESTS, "matrix"))
     parser.add_argument("--torch-threads", type=int)
     parser.add_argument("--warm-up", type=int, default=500, help="steps after the random ones")
     options = parser.parse_args()
     talk = Conversation()
-    if options.algorithm == "matrix":
+    if options.contest == "matrix":
         matrix_rate(options.library, talk)
     elif options.library == "understudy":
-        run_understudy(options.algorithm, options.warm_up, talk)
+        run_understudy(CONTESTS[options.contest], options.warm_up, talk)
     else:
-        run_peer(options.library, options.algorithm, options.warm_up, options.torch_threads, talk)
+        contest = CONTESTS[options.contest]
+        run_peer(options.library, contest, options.warm_up, options.torch_threads, talk)
 
 
 if __name__ == "__main__":

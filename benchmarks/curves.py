@@ -2,8 +2,8 @@
 
     python benchmarks/curves.py
 
-Reads results/learning_{algorithm}_{env}.csv and writes results/learning_{algorithm}.png: the mean
-of the seeds' evaluations, their 95 % interval, and each seed as a thin line.
+Reads results/learning_{algorithm}_{env}[_{tag}].csv and writes results/learning_{algorithm}.png:
+the mean of the seeds' evaluations, their 95 % interval, and each seed as a thin line.
 """
 
 import csv
@@ -27,21 +27,28 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
         for row in csv.DictReader(file):
             if row["kind"] == "training":
                 by_seed[row["seed"]][int(row["steps"])] = float(row["mean_return"])
+    if not by_seed:
+        raise SystemExit(f"{path.name} holds no evaluation yet")
     steps = sorted(next(iter(by_seed.values())))
     return np.array(steps), np.array([[seed[step] for step in steps] for seed in by_seed.values()])
 
 
 def draw(algorithm: str, paths: list[Path]) -> Path:
-    figure = Figure(figsize=(5 * len(paths), 3.6), dpi=130, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(paths)))
-    for axes, path in zip(panels, paths, strict=True):
+    columns = min(len(paths), 3)
+    rows = -(-len(paths) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.4 * rows), dpi=110, layout="constrained")
+    panels = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    for unused in panels[len(paths) :]:
+        unused.set_visible(False)
+    for axes, path in zip(panels, paths, strict=False):
         steps, returns = read(path)
         centre, low, high = mean_with_band(returns)
         axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, lw=0)
         axes.plot(steps, returns.T, color=COLOUR, lw=0.6, alpha=0.4)
         axes.plot(steps, centre, color=COLOUR, lw=2)
-        env = path.stem.removeprefix(f"learning_{algorithm}_")
-        axes.set_title(f"{algorithm.upper()} on {env}, {len(returns)} seeds", fontsize=10)
+        env, _, tag = path.stem.removeprefix(f"learning_{algorithm}_").partition("_")
+        title = f"{algorithm.upper()} on {env}, {len(returns)} seeds" + (f", {tag}" if tag else "")
+        axes.set_title(title, fontsize=10)
         axes.set_xlabel("environment steps")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(True, color="#d9dce1", lw=0.6)

@@ -1,7 +1,24 @@
-"""The two programs of the host loop, each callable alone: the one place in benchmarks/ that looks
-inside the trainer."""
+"""The host loop's trainer and its two programs, each callable alone: the one place in benchmarks/
+that looks inside an agent."""
 
 from typing import Any
+
+import jax
+
+ENDLESS = 10**9  # steps that schedules span: their ends are not what is measured
+
+
+def begin(agent: Any) -> Any:
+    """The agent's trainer, as `train` would begin it: hyper-parameters that move, move."""
+    trainer = agent._ensure_trainer()
+    trainer.position.horizon = ENDLESS
+    trainer.schedule({})
+    return trainer
+
+
+def settle(trainer: Any) -> None:
+    """Wait until nothing is running any more."""
+    jax.block_until_ready((trainer.learner, trainer.experience))
 
 
 class HostParts:
@@ -27,4 +44,4 @@ class HostParts:
 
     def finish(self) -> Any:
         """Something to wait for: what learning has changed last."""
-        return self._trainer.ring.cursor
+        return self._trainer.experience.cursor

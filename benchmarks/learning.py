@@ -1,14 +1,18 @@
 """How well an algorithm learns: K seeds in one program, every evaluation kept as raw CSV.
 
     python benchmarks/learning.py sac HalfCheetah-v5 --steps 100000 --seeds 3
+    python benchmarks/learning.py ddqn CartPole-v1 --steps 50000 --set prioritised=true --tag per
 
-Settings are the environment's preset. Rows of kind "training" are evaluations on the way; rows
-of kind "final" are the last policy's, over more episodes. Wall seconds run from the first step
-and include compilation and the evaluations before. Works from a checkout too: PYTHONPATH=src.
+Settings are the environment's preset, except for those that --set changes. Rows of kind
+"training" are evaluations on the way; rows of kind "final" are the last policy's, over more
+episodes. Wall seconds run from the first step and include compilation and the evaluations before.
+Works from a checkout too: PYTHONPATH=src.
 """
 
 import argparse
+import ast
 import csv
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +20,8 @@ from typing import Any, TextIO
 import jax
 
 import understudy as us
+from understudy.agent import agent_class
+from understudy.algorithms import available
 
 COLUMNS = ("algorithm", "env", "seed", "steps", "kind", "episodes", "mean_return", "wall_seconds")
 
@@ -50,16 +56,44 @@ class Evaluations:
         )
 
 
-def train(options: argparse.Namespace, path: Path) -> str:
-    """Train, evaluate and write; gives the summary to print."""
-    algorithms = {"sac": us.SAC, "td3": us.TD3}
-    agent = algorithms[options.algorithm](
+def change(text: str) -> tuple[str, Any]:
+    """A field and its value, written field=value: a number, true, false, none, a,b,c or a word."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be field=value, got '{text}'")
+    words = {"true": True, "false": False, "none": None}
+    try:
+        return name, words[value] if value in words else ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def make_agent(options: argparse.Namespace) -> us.Agent:
+    """With the environment's preset, and the changes that are asked for."""
+    kind = agent_class(options.algorithm)
+    config, preset = kind.algorithm_class.config_class.for_environment(options.env)
+    agent = kind(
         options.env,
+        dataclasses.replace(config, **dict(options.set)),
         seed=options.seed,
         num_seeds=options.seeds,
         num_envs=options.envs,
         device=options.device,
     )
+    agent.preset = f"{preset} and changes" if options.set else preset
+    return agent
+
+
+def differences(config: Any) -> str:
+    """The settings that are not the algorithm's defaults."""
+    defaults = dataclasses.asdict(type(config)())
+    own = {k: v for k, v in dataclasses.asdict(config).items() if v != defaults[k]}
+    return ", ".join(f"{name}={value}" for name, value in own.items()) or "none"
+
+
+def train(options: argparse.Namespace, path: Path) -> str:
+    """Train, evaluate and write; gives the summary to print."""
+    agent = make_agent(options)
     run = us.RunConfig(
         log_every=min(1_000, options.evaluate_every),
         evaluate_every=options.evaluate_every,
@@ -89,7 +123,8 @@ def summarise(
     rate = agent.steps / seconds
     rows = {
         "run": f"{agent.name} on {options.env}, {agent.steps:,} steps, preset: {agent.preset}",
-        "seeds": f"{options.seed}–{options.seed + options.seeds - 1}, {options.envs} env(s) each",
+        "not defaults": differences(agent.config),
+        "seeds": f"{options.seed}–{options.seed + options.seeds - 1}, {agent.num_envs} env(s) each",
         "mean over seeds": f"{sum(means) / len(means):.1f}",
         "per seed": ", ".join(f"{mean:.1f}" for mean in means),
         "evaluation": f"{options.final_episodes} episodes a seed, last policy, deterministic",
@@ -102,12 +137,15 @@ def summarise(
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("algorithm", type=str.lower, choices=("sac", "td3"), metavar="ALGO")
+    add("algorithm", type=str.lower, choices=tuple(available()), metavar="ALGO")
     add("env", metavar="ENV", help='a Gymnasium id, or "jax:ID"')
     add("--steps", type=int, required=True, help="environment steps per seed")
     add("--seeds", type=int, default=1, help="how many, all in one program")
     add("--seed", type=int, default=0, help="the first seed")
-    add("--envs", type=int, default=1, help="environments per seed")
+    add("--envs", type=int, help="environments per seed (default: the algorithm's own number)")
+    add("--set", type=change, action="append", default=[], metavar="FIELD=VALUE",
+        help="change a setting of the preset; may be repeated")  # fmt: skip
+    add("--tag", help="goes into the file's name, for another run on the same environment")
     add("--evaluate-every", type=int, help="steps (default: a twentieth of all)")
     add("--episodes", type=int, default=10, help="episodes per evaluation on the way")
     add("--final-episodes", type=int, default=20, help="episodes of the last evaluation")
@@ -121,8 +159,12 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     env = options.env.replace(":", "-").replace("/", "-")
-    path = options.results / f"learning_{options.algorithm}_{env}.csv"
-    print(train(options, path))
+    name = "_".join(["learning", options.algorithm, env, *([options.tag] if options.tag else [])])
+    path = options.results / f"{name}.csv"
+    try:
+        print(train(options, path))
+    except us.UnderstudyError as error:
+        raise SystemExit(f"learning.py: {error}") from None
     print(f"written to {path}")
 
 

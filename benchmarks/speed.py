@@ -1,11 +1,12 @@
 """End-to-end training speed against the peers, on two CPU cores.
 
-    python benchmarks/speed.py            # or: make bench
+    python benchmarks/speed.py                          # or: make bench
+    python benchmarks/speed.py --only ddqn,a2c,ddpg     # some contests, in files of their own
 
-HalfCheetah-v5, one environment, batch 256, 256×256 networks, one update a step. Every contestant
-is a process of its own (contestants.py) that has warmed up and waits; the driver lets them run
-slices in turn, one at a time, so that a slow minute of the machine hits all of them. Ratios are
-taken within a round. Nothing is logged, drawn or evaluated in the timed slices.
+The contests are in contests.py. Every contestant is a process of its own (contestants.py) that has
+warmed up and waits; the driver lets them run slices in turn, one at a time, so that a slow minute
+of the machine hits all of them. Ratios are taken within a round. Nothing is logged, drawn or
+evaluated in the timed slices.
 
 The peers live in an environment of their own, `benchmarks/.peers`, made on first use;
 UNDERSTUDY_PEERS_PYTHON names the interpreter of another one. Stable-Baselines3 is run with
@@ -25,6 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contests import CHEETAH, CONTESTANTS, CONTESTS, Contestant
+from reporting import confine, hardware, markdown_list, markdown_table
+
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / ".peers"
 PEER_PACKAGES = ("torch==2.13.0", "sbx-rl", "stable-baselines3", "gymnasium[mujoco]")
@@ -32,26 +36,6 @@ SAC_UPDATE_GFLOP = 0.59  # counted: 17 observations, 6 actions, 256×256, batch 
 REPLAY_BUDGET_BYTES = 170e6  # for a million HalfCheetah transitions
 PAUSE = 0.3  # seconds between slices, for spinning threads to fall asleep
 UPDATE_REPEATS = 7
-BUSY = 0.5  # a load average above which the user is warned
-
-
-@dataclass(frozen=True)
-class Contestant:
-    library: str
-    algorithm: str
-    torch_threads: int | None = None
-
-    @property
-    def name(self) -> str:
-        threads = f"-{self.torch_threads}thread" if self.torch_threads else ""
-        return f"{self.library}-{self.algorithm}{threads}"
-
-
-CONTESTANTS = tuple(
-    Contestant(library, algorithm, threads)
-    for algorithm in ("sac", "td3")
-    for library, threads in (("understudy", None), ("sbx", None), ("sb3", None), ("sb3", 1))
-)
 
 
 class Worker:
@@ -115,7 +99,7 @@ def peers_python() -> str:
 
 
 def start(contestant: Contestant, interpreter: str, warm_up: int) -> Worker:
-    arguments = [contestant.library, contestant.algorithm, "--warm-up", str(warm_up)]
+    arguments = [contestant.library, contestant.contest.algorithm, "--warm-up", str(warm_up)]
     if contestant.torch_threads:
         arguments += ["--torch-threads", str(contestant.torch_threads)]
     began = time.perf_counter()
@@ -136,14 +120,15 @@ class Slice:
         return self.steps / self.seconds
 
 
-def compete(workers: dict[Contestant, Worker], rounds: int, steps: int) -> list[Slice]:
+def compete(workers: dict[Contestant, Worker], rounds: int, slice_steps: int) -> list[Slice]:
     """Everybody's slices in turn, `rounds` times; only one contestant computes at a time."""
     slices = []
     for number in range(1, rounds + 1):
         for contestant, worker in workers.items():
+            steps = contestant.contest.steps(slice_steps)
             time.sleep(PAUSE)
             reply = worker.ask("steps", steps)
-            if reply["updates"] != steps:
+            if reply["updates"] * contestant.contest.steps_per_update != steps:
                 problem = f"{reply['updates']} updates in {steps} steps"
                 raise SystemExit(f"{contestant.name} did {problem}: not the same work")
             slices.append(Slice(contestant.name, number, steps, reply["seconds"]))
@@ -160,21 +145,20 @@ def rates(slices: list[Slice], contestant: Contestant) -> list[float]:
 
 def comparison(slices: list[Slice], contestants: list[Contestant]) -> list[list[str]]:
     """A table row per contestant: its rate, and how many times as fast Understudy is."""
-    by_algorithm = {c.algorithm: c for c in contestants if c.library == "understudy"}
+    by_contest = {c.contest: c for c in contestants if c.library == "understudy"}
     table = []
     for contestant in contestants:
         own = rates(slices, contestant)
-        row = [contestant.algorithm.upper(), contestant.name, f"{statistics.median(own):.1f}"]
-        row.append(f"{min(own):.1f}–{max(own):.1f}")
-        ours = by_algorithm.get(contestant.algorithm)
+        row = [contestant.contest.algorithm.upper(), contestant.name]
+        row += [f"{statistics.median(own):,.1f}", f"{min(own):,.1f}–{max(own):,.1f}"]
+        ours = by_contest.get(contestant.contest)
         if ours is None or ours is contestant:
             row += ["", ""]
         else:
             ratios = [a / b for a, b in zip(rates(slices, ours), own, strict=True)]
-            row.append(
-                f"{statistics.median(ratios):.2f}×{_slower(slices, contestant, contestants)}"
-            )
-            row.append(f"{min(ratios):.2f}–{max(ratios):.2f}")
+            slower = _slower(slices, contestant, contestants)
+            row += [f"{statistics.median(ratios):.2f}×{slower}"]
+            row += [f"{min(ratios):.2f}–{max(ratios):.2f}"]
         table.append(row)
     return table
 
@@ -182,9 +166,7 @@ def comparison(slices: list[Slice], contestants: list[Contestant]) -> list[list[
 def _slower(slices: list[Slice], contestant: Contestant, contestants: list[Contestant]) -> str:
     """A mark on the slower setting of a peer: the other one is compared with."""
     siblings = [
-        c
-        for c in contestants
-        if (c.library, c.algorithm) == (contestant.library, contestant.algorithm)
+        c for c in contestants if (c.library, c.contest) == (contestant.library, contestant.contest)
     ]
     fastest = max(siblings, key=lambda c: statistics.median(rates(slices, c)))
     return "" if fastest is contestant else " (its slower setting)"
@@ -195,8 +177,11 @@ def update_times(workers: dict[Contestant, Worker], count: int) -> dict[str, lis
     times = {}
     for contestant, worker in workers.items():
         if contestant.library == "understudy":
-            replies = [worker.ask("updates", count) for _ in range(UPDATE_REPEATS)]
-            times[contestant.algorithm] = [1e3 * r["seconds"] / r["updates"] for r in replies]
+            steps = contestant.contest.steps(count)
+            replies = [worker.ask("updates", steps) for _ in range(UPDATE_REPEATS)]
+            times[contestant.contest.algorithm] = [
+                1e3 * r["seconds"] / r["updates"] for r in replies
+            ]
     return times
 
 
@@ -211,29 +196,11 @@ def matrix_rates(interpreters: dict[str, str]) -> dict[str, float]:
     return found
 
 
-def hardware() -> dict[str, str]:
-    described = dict(
-        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line
-    )
-    facts = {name.strip(): value.strip() for name, value in described.items()}
-    vectors = [name for name in ("avx512f", "avx2") if name in facts.get("flags", "").split()]
-    return {
-        "CPU": facts.get("model name", "unknown") + (f" ({vectors[0]})" if vectors else ""),
-        "cores used": str(len(os.sched_getaffinity(0))),
-        "load before the start": f"{os.getloadavg()[0]:.2f}",
-    }
-
-
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def compute_section(matrix: dict[str, float], updates: dict[str, list[float]]) -> str:
     rows = [[f"matrix product, {name}", f"{rate:.0f} GFLOP/s"] for name, rate in matrix.items()]
     for algorithm, times in updates.items():
         median, best = statistics.median(times), min(times)
-        rows.append([f"{algorithm.upper()} update alone", f"{median:.2f} ms (best {best:.2f})"])
+        rows.append([f"{algorithm.upper()} update alone", f"{median:.3g} ms (best {best:.3g})"])
     if "sac" in updates:
         reached = SAC_UPDATE_GFLOP / (1e-3 * statistics.median(updates["sac"]))
         numpy_rate = max(rate for name, rate in matrix.items() if name.startswith("numpy"))
@@ -244,6 +211,22 @@ def compute_section(matrix: dict[str, float], updates: dict[str, list[float]]) -
     return markdown_table(["what", "measured"], rows)
 
 
+def replay_section(workers: dict[Contestant, Worker]) -> str:
+    rows: list[list[str]] = []
+    for contestant, worker in workers.items():
+        size, environment = worker.about["replay_bytes"], contestant.contest.environment
+        if size is None:
+            continue
+        share = ""
+        if environment == CHEETAH:
+            budget = f"{REPLAY_BUDGET_BYTES / 1e6:.0f} MB"
+            share = f" ({size / REPLAY_BUDGET_BYTES - 1:+.1%} against {budget})"
+        row = [environment, contestant.library, f"{size:,}{share}"]
+        if row not in rows:
+            rows.append(row)
+    return markdown_table(["environment", "library", "bytes"], rows)
+
+
 def report(
     about: dict[str, str],
     workers: dict[Contestant, Worker],
@@ -251,73 +234,82 @@ def report(
     compute: str,
 ) -> str:
     described = dict(about)
-    replay = []
     for contestant, worker in workers.items():
         found = worker.about["versions"]
         described.setdefault(
             f"versions, {contestant.library}", ", ".join(f"{k} {v}" for k, v in found.items())
         )
-        size = worker.about["replay_bytes"]
-        share = f"{size / REPLAY_BUDGET_BYTES - 1:+.1%} against {REPLAY_BUDGET_BYTES / 1e6:.0f} MB"
-        row = [contestant.library, f"{size:,} ({share})"]
-        if row not in replay:
-            replay.append(row)
     header = ["algorithm", "contestant", "steps/s, median", "min–max", "Understudy is", "min–max"]
     method = (
-        "HalfCheetah-v5, one environment, batch 256, 256×256, one update a step. Contestants run "
-        "slices in turn, one at a time; ratios are per round, and their median is shown."
+        "Contestants run slices in turn, one at a time; ratios are per round, and their median is "
+        "shown. A step is one transition. The peers' DQN is not double: it asks one network less."
     )
+    contests = {contestant.contest: None for contestant in workers}
     parts = ["# Speed on the CPU", method]
-    parts.append("\n".join(f"- {name}: {value}" for name, value in described.items()))
+    parts.append(markdown_list({c.algorithm.upper(): c.describe() for c in contests}))
+    parts.append(markdown_list(described))
     parts += ["## Training, end to end", markdown_table(header, speed_rows)]
     parts += ["## The update", compute]
-    parts += ["## Replay of 1,000,000 transitions", markdown_table(["library", "bytes"], replay)]
+    parts += ["## Replay of 1,000,000 transitions", replay_section(workers)]
     return "\n\n".join(parts) + "\n"
 
 
-def write(results: Path, slices: list[Slice], text: str) -> None:
-    results.mkdir(parents=True, exist_ok=True)
-    with open(results / "speed_cpu.csv", "w", newline="") as file:
+def write(stem: Path, slices: list[Slice], text: str) -> None:
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    table, page = stem.with_suffix(".csv"), stem.with_suffix(".md")
+    with open(table, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["contestant", "round", "steps", "seconds"])
         for piece in slices:
             writer.writerow([piece.contestant, piece.round, piece.steps, f"{piece.seconds:.6f}"])
-    (results / "speed_cpu.md").write_text(text)
-    print(f"\n{text}\nwritten to {results / 'speed_cpu.csv'} and {results / 'speed_cpu.md'}")
+    page.write_text(text)
+    print(f"\n{text}\nwritten to {table} and {page}")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--slice-steps", type=int, default=500)
+    parser.add_argument(
+        "--slice-steps", type=int, default=500, help="of a contest with a pace of 1"
+    )
     parser.add_argument("--warm-up", type=int, default=500, help="steps after the random ones")
     parser.add_argument("--cores", type=int, default=2, help="cores everybody is confined to")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the contestants")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME,…",
+        help=f"of contests ({', '.join(CONTESTS)}) or contestants",
+    )
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    return parser.parse_args()
+    options = parser.parse_args()
+    unknown = set(options.only) - set(CONTESTS) - {one.name for one in CONTESTANTS}
+    if unknown:
+        parser.error(f"unknown contests or contestants {', '.join(sorted(unknown))}")
+    return options
+
+
+def chosen(only: list[str]) -> list[Contestant]:
+    names = only or list(CONTESTS)
+    return [c for c in CONTESTANTS if c.name in names or c.contest.algorithm in names]
 
 
 def main() -> None:
     options = parse()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+    confine(options.cores)
     about = hardware()
-    if os.getloadavg()[0] > BUSY:
-        print(f"warning: the machine is busy (load {os.getloadavg()[0]:.2f}); ratios will be noisy")
     peers = peers_python()
-    names = options.only or [contestant.name for contestant in CONTESTANTS]
-    unknown = set(names) - {contestant.name for contestant in CONTESTANTS}
-    if unknown:
-        raise SystemExit(f"unknown contestants {sorted(unknown)}")
+    taking_part = chosen(options.only)
+    # What the machine can do is what SAC's update is judged by; without it nobody asks.
+    judged = any(one.name == "understudy-sac" for one in taking_part)
+    products = {"numpy": sys.executable, "torch": peers} if judged else {}
     workers: dict[Contestant, Worker] = {}
     try:
-        products = {"numpy": sys.executable, "torch": peers}
         matrix = matrix_rates(products)
         print("warming up, one after the other", flush=True)
-        for contestant in CONTESTANTS:
-            if contestant.name in names:
-                ours = contestant.library == "understudy"
-                interpreter = sys.executable if ours else peers
-                workers[contestant] = start(contestant, interpreter, options.warm_up)
+        for contestant in taking_part:
+            interpreter = sys.executable if contestant.library == "understudy" else peers
+            workers[contestant] = start(contestant, interpreter, options.warm_up)
         slices = compete(workers, options.rounds, options.slice_steps)
         updates = update_times(workers, options.slice_steps)
         # Once more beside the update itself: the best counts.
@@ -327,7 +319,8 @@ def main() -> None:
     finally:
         for worker in workers.values():
             worker.close()
-    write(options.results, slices, text)
+    # A part of the comparison leaves the whole one's files alone.
+    write(options.results / "_".join(["speed_cpu", *options.only]), slices, text)
 
 
 if __name__ == "__main__":
