@@ -334,16 +334,16 @@ def test_dueling_has_streams_of_its_own_and_the_same_face():
     np.testing.assert_allclose(value, q.mean(0).max(-1), rtol=1e-5)
 
 
-def test_questions_see_observations_as_the_networks_do():
-    one = made(normalise_observations=True)
-    rows = jnp.array([[1.0, 10, 100], [3.0, 30, 300]])
-    seen = one.algorithm.observe(one.state, rows, jnp.zeros(2), jnp.ones(2, bool))
-    action = jnp.array([2, 0], jnp.int32)
-    # mean (2, 20, 200) and deviation (1, 10, 100): the rows are −1 and 1 to the network
-    want = one.algorithm.q_values(one.state, jnp.array([[-1.0] * 3, [1.0] * 3]), action)
+def test_questions_and_acting_see_observations_as_the_networks_do():
+    one = made(normalise_observations=True, num_critics=3)
+    rows, action = make_batch(64).observation * 30.0 + 50.0, make_batch(64).action
+    seen = one.algorithm.observe(one.state, rows, jnp.zeros(64), jnp.ones(64, bool))
+    calm = (rows - rows.mean(0)) / rows.std(0)
+    want = one.algorithm.q_values(one.state, calm, action)
     np.testing.assert_allclose(one.algorithm.q_values(seen, rows, action), want, rtol=1e-3)
     greedy = act(one.algorithm, one.algorithm.policy(seen), rows, KEY, False)[0]
-    best = one.algorithm.q_values(seen, rows, greedy)[0]
+    assert len(np.unique(greedy)) > 1
+    best = one.algorithm.q_values(seen, rows, greedy).mean(0)
     np.testing.assert_allclose(one.algorithm.value(seen, rows), best, rtol=1e-6)
 
 
