@@ -278,7 +278,8 @@ def test_version(run):
 
 def test_lists(run):
     algorithms = run("list")[1].splitlines()
-    assert [line.split()[0] for line in algorithms] == ["sac", "td3"]
+    names = [line.split()[0] for line in algorithms]
+    assert names == ["a2c", "ddpg", "ddqn", "mpo", "sac", "td3"]
     assert run("list", "algorithms")[1].splitlines() == algorithms
     envs = run("list", "envs")[1].splitlines()
     assert {"jax:Pendulum-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(envs)

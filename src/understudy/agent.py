@@ -193,7 +193,8 @@ class Agent:
             env_workers=self._env_workers,
         )
         member.preset, member._device = self.preset, self._device
-        member._loaded = (take_member(self._state(), index), self._position())
+        position = dataclasses.replace(self._position())  # its own: ours moves on
+        member._loaded = (take_member(self._state(), index), position)
         return member
 
     @property

@@ -120,7 +120,7 @@ def test_settings_that_contradict_one_another_are_refused_together():
         A2CConfig(
             share_encoder=True, critic_hidden_sizes=(8,), layer_norm=True, noise_reset_interval=3
         )
-    with pytest.raises(ConfigError, match="unknown field 'prioritised'"):
+    with pytest.raises(ConfigError, match="there is no 'prioritised' here: A2C"):
         A2CConfig(prioritised=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="optimiser must be one of rmsprop, adam"):
         A2CConfig(optimiser="sgd")

@@ -60,7 +60,7 @@ class OddFlags(Pixels):
 
 
 class OddSpace(Scripted):
-    action_space = gymnasium.spaces.MultiBinary(2)
+    action_space = gymnasium.spaces.Text(2)
 
 
 @pytest.mark.parametrize(

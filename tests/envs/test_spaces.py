@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy.envs.spaces import spec_of, to_normalised, to_real
-from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError
+from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError, MultiDiscrete
 
 SEEN = spaces.Box(-1, 1, (3,))
 
@@ -27,11 +27,26 @@ def test_actions():
     assert spec_of(SEEN, spaces.Discrete(4, start=-1)).action == Discrete(4, -1)
 
 
+def test_several_choices_at_once_cross_the_border_and_come_back():
+    space = spaces.MultiDiscrete([[3, 2], [2, 4]], start=[[0, 1], [-1, 5]])
+    spec = spec_of(SEEN, space)
+    assert spec.action == MultiDiscrete((3, 2, 2, 4), (0, 1, -1, 5), (2, 2))
+    ours = np.array([[0, 0, 0, 0], [2, 1, 1, 3]], np.int32)
+    real = to_real(ours, spec)
+    np.testing.assert_array_equal(real, [[[0, 1], [-1, 5]], [[2, 2], [0, 8]]])
+    assert all(space.contains(action) for action in real)
+    np.testing.assert_array_equal(to_normalised(real, spec), ours)
+    bits = spec_of(SEEN, spaces.MultiBinary(3))
+    assert bits.action == MultiDiscrete((2, 2, 2), (0, 0, 0), (3,))
+    real = to_real(np.array([[1, 0, 1]]), bits)
+    assert spaces.MultiBinary(3).contains(real[0].astype(np.int8))
+
+
 @pytest.mark.parametrize(
-    "space", [spaces.MultiBinary(3), spaces.Dict(a=SEEN), spaces.Box(0, 5, (2,), np.int32)]
+    "space", [spaces.Text(3), spaces.Dict(a=SEEN), spaces.Box(0, 5, (2,), np.int32)]
 )
 def test_unsupported_actions_list_what_is(space):
-    with pytest.raises(EnvironmentError, match=r"supported: Box .* and Discrete"):
+    with pytest.raises(EnvironmentError, match=r"supported: Box .* and MultiBinary"):
         spec_of(SEEN, space)
 
 

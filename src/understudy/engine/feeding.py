@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.base import Algorithm, Appetite, Replay
@@ -32,6 +33,12 @@ def add(experience: Experience, step: Transition, valid: Bool[Array, " lanes"]) 
     """Append one step of every lane; rows that are not `valid` are not learned from."""
     container = ring if isinstance(experience, Ring) else rollout
     return container.add(experience, step, valid)  # type: ignore[arg-type]
+
+
+def fill(experience: Experience, steps: Transition, valid: Bool[Array, "time lanes"]) -> Rollout:
+    """A whole rollout at once, [time, lanes, ...], in place of all that was there."""
+    assert isinstance(experience, Rollout)
+    return Rollout(steps, valid, jnp.zeros_like(experience.cursor))
 
 
 def with_priorities(experience: Experience, priorities: Priorities | None) -> Experience:

@@ -47,6 +47,7 @@ class HostTrainer(Trainer):
         # Committed to where acting happens: the act programs follow them there.
         self._memory, self._act_key = jax.device_put((memory, keys), self.learning.act_device)
         self._on_policy = isinstance(setting.algorithm.appetite, Rollout)
+        self._waiting: list[np.ndarray] = []  # blocks of a rollout that is not yet complete
         self._tally = EpisodeTally(members, num_envs)
         self._block: Any = None  # the last step and what to act on next, packed
 
@@ -68,18 +69,36 @@ class HostTrainer(Trainer):
             self._tally.count(step)
             self._block = self._pack(action, step)
             self.position.iterations += 1
+        for block in self._waiting:  # what has happened is in the experience whenever we stop
+            self._hand_over(block, 0)
+        self._waiting.clear()
 
     def _acting_randomly(self) -> bool:
         return self.cadence.random(self.position.iterations)
 
     def _learn(self) -> None:
-        """Have the previous step added and the updates it owes done; returns at once."""
+        """Have the previous step added and the updates it owes done; returns at once.
+
+        Steps of a rollout wait for its last one: one call takes them all."""
         count = self.cadence.updates_after(self.position.iterations - 1)
+        if self._on_policy and not count:
+            self._waiting.append(self._block)
+            return
+        rollout = [*self._waiting, self._block]
+        self._waiting.clear()
+        if len(rollout) > 1 and len(rollout) == self.cadence.block_iterations:
+            self._hand_over(np.stack(rollout, axis=1), count)
+        else:  # the first one, or one that was cut by a stop
+            for block in rollout[:-1]:
+                self._hand_over(block, 0)
+            self._hand_over(rollout[-1], count)
+        self.position.updates += count
+
+    def _hand_over(self, block: np.ndarray, count: int) -> None:
         names, values = (), None
         if self.movement is not None:
             names, values = self.movement.names, self.movement.at(self.steps)
-        self.learning.learn(self._block, count, names, values)
-        self.position.updates += count
+        self.learning.learn(block, count, names, values)
 
     def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:
         facts = step._asdict() | {"observation": self._seen, "action": action}
@@ -176,7 +195,7 @@ class EpisodeTally:
     def count(self, step: HostStep) -> None:
         self._returns += step.reward
         self._lengths += step.valid
-        if step.last.any():
+        if 1 in step.last.tobytes():  # a fifth of the time of `.any()`
             for row in np.flatnonzero(step.last & step.valid):
                 self._ended[row // self._num_envs].append(
                     (float(self._returns[row]), int(self._lengths[row]))

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
-from understudy.engine.feeding import Experience, add, with_priorities
+from understudy.engine.feeding import Experience, add, fill, with_priorities
 from understudy.engine.members import over_members
 from understudy.engine.packing import Parcel
-from understudy.engine.updates import Learner, move, observe, updates
+from understudy.engine.updates import Learner, move, observe, observe_all, updates
 from understudy.types import Transition, Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
@@ -170,12 +170,16 @@ class Learning:
             learner: Learner, experience: Experience, block: Array, index: Array, moved: Tree,
             call: Call,
         ):  # fmt: skip
-            report = parcel.unpack(block)
-            step = Transition(**{name: report[name] for name in Transition._fields})
-            experience = add(experience, step, report["valid"])
             values = {name: moved[place] for place, name in enumerate(call.moving)}
             learner = move(learner, values)
-            learner = observe(algorithm, learner, step, report["valid"])
+            report = parcel.unpack(block)
+            step = Transition(**{name: report[name] for name in Transition._fields})
+            if block.ndim == 2:
+                experience = add(experience, step, report["valid"])
+                learner = observe(algorithm, learner, step, report["valid"])
+            else:  # [time, envs, bytes]
+                experience = fill(experience, step, report["valid"])
+                learner = observe_all(algorithm, learner, step, report["valid"])
             if call.count:
                 first = index if call.phase is None else call.phase
                 learner, priorities = updates(algorithm, learner, experience, first, call.count)
@@ -196,8 +200,8 @@ class Learning:
     def learn(
         self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
     ) -> None:
-        """Add a packed step [K, N, bytes], move the hyper-parameters named to the values
-        [K, names], and do `count` updates; returns at once."""
+        """Add a packed step [K, N, bytes] (or several, [K, time, N, bytes]), move the
+        hyper-parameters named to the values [K, names], and do `count` updates; returns at once."""
         self._settle()
         single = count == 1 and self._period <= MOST_PHASES
         call = Call(count, self._done % self._period if single else None, moving)

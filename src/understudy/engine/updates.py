@@ -77,6 +77,19 @@ def observe(
     return learner._replace(state=state, open_return=open_return)
 
 
+def observe_all(
+    algorithm: Algorithm, learner: Learner, steps: Transition, valid: Bool[Array, "time envs"]
+) -> Learner:
+    """The same for several steps, [time, envs, ...]."""
+    if learner.state.running == (None, None):
+        return learner
+
+    def one(learner: Learner, now: tuple[Transition, Array]) -> tuple[Learner, None]:
+        return observe(algorithm, learner, *now), None
+
+    return jax.lax.scan(one, learner, (steps, valid))[0]
+
+
 def updates(
     algorithm: Algorithm, learner: Learner, experience: Experience, first_index: Index, count: int
 ) -> tuple[Learner, Priorities | None]:

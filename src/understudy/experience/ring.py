@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.experience import sum_tree
 from understudy.experience.rows import row_shapes, size_of_rows
 from understudy.experience.sum_tree import SumTree
+from understudy.math.noise import below
 from understudy.math.returns import n_step as n_step_return
 from understudy.types import Batch, Key, Scalar, Spec, Transition
 
@@ -136,7 +137,7 @@ def sample(
     measure of the exponent β; ones where all are equal."""
     slots = ring.storage.reward.shape[1]
     if ring.priorities is None:
-        nth = jax.random.randint(key, (batch_size,), 0, num_stored(ring))
+        nth = below(key, (batch_size,), num_stored(ring))
         lane, first = _locate(ring, nth)
         place, weight = lane * slots + first, jnp.ones(batch_size)
     else:
