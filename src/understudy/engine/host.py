@@ -70,7 +70,7 @@ class HostTrainer(Trainer):
             self._block = self._pack(action, step)
             self.position.iterations += 1
         for block in self._waiting:  # what has happened is in the experience whenever we stop
-            self._hand_over(block, 0)
+            self._hand_over(block, 0, self.steps - self.setting.num_envs)
         self._waiting.clear()
 
     def _acting_randomly(self) -> bool:
@@ -87,17 +87,17 @@ class HostTrainer(Trainer):
         rollout = [*self._waiting, self._block]
         self._waiting.clear()
         if len(rollout) > 1 and len(rollout) == self.cadence.block_iterations:
-            self._hand_over(np.stack(rollout, axis=1), count)
+            self._hand_over(np.stack(rollout, axis=1), count, self.steps)
         else:  # the first one, or one that was cut by a stop
             for block in rollout[:-1]:
-                self._hand_over(block, 0)
-            self._hand_over(rollout[-1], count)
+                self._hand_over(block, 0, self.steps)
+            self._hand_over(rollout[-1], count, self.steps)
         self.position.updates += count
 
-    def _hand_over(self, block: np.ndarray, count: int) -> None:
+    def _hand_over(self, block: np.ndarray, count: int, step: int) -> None:
         names, values = (), None
         if self.movement is not None:
-            names, values = self.movement.names, self.movement.at(self.steps)
+            names, values = self.movement.names, self.movement.at(step)
         self.learning.learn(block, count, names, values)
 
     def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:

@@ -42,7 +42,7 @@ class Movement:
         values = np.empty((self._members, len(self.names)), np.float32)
         for place, (name, answer) in enumerate(zip(self.names, answers, strict=True)):
             values[:, place] = answer if plain else per_member(name, answer, self._members)
-        self._told = (answers, values)
+        self._told = (answers, values) if plain else None
         return values
 
     def over(self, steps: Iterable[int]) -> np.ndarray:
