@@ -8,8 +8,8 @@ Learning runs beside the environments' step: the update of iteration t learns fr
 t − 1, and its policy acts from iteration t + 1 on. That lag is fixed, so nothing waits and runs
 stay reproducible. One block of bytes goes to the device per iteration.
 
-Rollouts must be the present policy's own: there the previous step is handed over before acting,
-and acting waits for the update.
+Rollouts must be the present policy's own: a complete one is handed over, in one call, before
+acting, and acting waits for the update.
 """
 
 from typing import Any, final
