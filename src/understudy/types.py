@@ -11,27 +11,16 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int32, Shaped, UInt32
 
+from understudy.errors import CheckpointError as CheckpointError
+from understudy.errors import ConfigError as ConfigError
+from understudy.errors import EnvironmentError as EnvironmentError
+from understudy.errors import UnderstudyError as UnderstudyError
+
 # Keys are raw `uint32[2]` arrays: every leaf of a State is then a plain array that can be
 # saved, compared and hashed like any other.
 Key = UInt32[Array, "*members 2"]
 Scalar = Float[Array, ""]
 Metrics = dict[str, Array]
-
-
-class UnderstudyError(Exception):
-    """A mistake that the user can mend: shown as one line, without a traceback, by the CLI."""
-
-
-class ConfigError(UnderstudyError):
-    """One or more settings are wrong; the message lists all of them."""
-
-
-class EnvironmentError(UnderstudyError):
-    """An environment cannot be made, is not supported, or broke its contract."""
-
-
-class CheckpointError(UnderstudyError):
-    """A checkpoint is missing, damaged, or belongs to something else."""
 
 
 @dataclass(frozen=True)

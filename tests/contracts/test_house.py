@@ -60,7 +60,17 @@ def test_imports_follow_the_river():
     [("math", "engine"), ("experience", "algorithms"), ("envs", "experience"), ("runs", "agent")],
 )
 def test_the_import_contract_notices_a_wrong_import(tmp_path, importer, imported):
-    rooms = ["types", "math", "nets", "experience", "algorithms", "envs", "engine", "runs"]
+    rooms = [
+        "errors",
+        "types",
+        "math",
+        "nets",
+        "experience",
+        "algorithms",
+        "envs",
+        "engine",
+        "runs",
+    ]
     for room in [*rooms, "agent", "cli"]:
         folder = tmp_path / "understudy" / room
         folder.mkdir(parents=True)

@@ -1,0 +1,17 @@
+"""The errors that a user can mend. Free of JAX: the player and the file formats import it."""
+
+
+class UnderstudyError(Exception):
+    """A mistake that the user can mend: shown as one line, without a traceback, by the CLI."""
+
+
+class ConfigError(UnderstudyError):
+    """One or more settings are wrong; the message lists all of them."""
+
+
+class EnvironmentError(UnderstudyError):
+    """An environment cannot be made, is not supported, or broke its contract."""
+
+
+class CheckpointError(UnderstudyError):
+    """A checkpoint is missing, damaged, or belongs to something else."""
