@@ -113,6 +113,56 @@ def test_a_failed_rewrite_leaves_the_old_log_whole(tmp_path, monkeypatch):
     assert path.read_text() == "a,b\n1,\n2,2\n"
 
 
+def steps_of(path):
+    return read_csv(path)["time/total_steps"].tolist()
+
+
+def test_rewinding_drops_what_will_be_logged_again(tmp_path):
+    path = tmp_path / "progress.csv"
+    with CsvLog(path) as log:
+        for step in (10, 20, 30, 1e3):
+            log.append({"time/total_steps": step, "x": -step})
+        log.append({"x": 7})  # a row that belongs to no step stays
+        log.rewind(20)
+        np.testing.assert_array_equal(steps_of(path), [10, 20, np.nan])
+        log.append({"time/total_steps": 25, "x": 1, "new": 2})
+    np.testing.assert_array_equal(steps_of(path), [10, 20, np.nan, 25])
+    assert read_csv(path)["x"].tolist() == [-10, -20, 7, 1]
+    with CsvLog(path) as log:
+        log.rewind(0.5)
+    assert read_csv(path)["x"].tolist() == [7.0]
+    assert [p.name for p in tmp_path.iterdir()] == ["progress.csv"]
+
+
+def test_rewinding_nothing_touches_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "progress.csv"
+    with CsvLog(path) as log:
+        log.rewind(5)
+        log.append({"step": 9})
+        log.rewind(5)  # has no steps to go by
+        log.append({"step": 9, "time/total_steps": 5})
+        monkeypatch.setattr("understudy.runs.csv_log.os.replace", None)
+        log.rewind(5)
+    assert path.read_text() == "step,time/total_steps\n9,\n9,5\n"
+
+
+def test_a_failed_rewind_leaves_the_log_whole(tmp_path, monkeypatch):
+    path = tmp_path / "progress.csv"
+
+    def full_disk(source, target):
+        raise OSError("no space left on device")
+
+    with CsvLog(path) as log:
+        for step in (1, 2):
+            log.append({"time/total_steps": step})
+        with monkeypatch.context() as patch:
+            patch.setattr("understudy.runs.csv_log.os.replace", full_disk)
+            with pytest.raises(OSError, match="no space"):
+                log.rewind(1)
+        log.append({"time/total_steps": 3})
+    assert steps_of(path) == [1, 2, 3]
+
+
 def test_an_empty_file_has_no_columns(tmp_path):
     path = tmp_path / "progress.csv"
     CsvLog(path).close()

@@ -14,6 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
+STEPS = "time/total_steps"
+
 
 @final
 class CsvLog:
@@ -33,6 +35,16 @@ class CsvLog:
             self._add_columns(unknown)
         self._file.write(_line([row.get(name, "") for name in self._columns]))
         self._file.flush()
+
+    def rewind(self, steps: int | float) -> None:
+        """Drops the rows beyond `steps`: a run that goes back to a checkpoint logs them again."""
+        rows = self._rows()
+        if not rows or STEPS not in rows[0]:
+            return
+        place = rows[0].index(STEPS)
+        kept = [row for row in rows[1:] if not row[place] or float(row[place]) <= steps]
+        if len(kept) < len(rows) - 1:
+            self._rewrite([rows[0], *kept])
 
     def close(self) -> None:
         self._file.close()
@@ -56,14 +68,20 @@ class CsvLog:
         return next(csv.reader(io.StringIO(whole, newline="")), [])
 
     def _add_columns(self, names: list[str]) -> None:
-        rows = list(csv.reader(io.StringIO(self.path.read_text(encoding="utf-8"), newline="")))
         columns = [*self._columns, *names]
-        body = [row + [""] * (len(columns) - len(row)) for row in rows[1:]]
+        body = [row + [""] * (len(columns) - len(row)) for row in self._rows()[1:]]
         # If the disk is full this raises, and the log still holds the old file with its columns.
-        self._replace("".join(map(_line, [columns, *body])))
+        self._rewrite([columns, *body])
+        self._columns = columns
+
+    def _rows(self) -> list[list[str]]:
+        text = self.path.read_text(encoding="utf-8")
+        return list(csv.reader(io.StringIO(text, newline="")))
+
+    def _rewrite(self, rows: list[list[str]]) -> None:
+        self._replace("".join(map(_line, rows)))
         self._file.close()
         self._file = self.path.open("a", encoding="utf-8", newline="")
-        self._columns = columns
 
     def _replace(self, text: str) -> None:
         """The old file or the new one, at every instant: never half of one."""

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from understudy.math.statistics import mean_with_band
-from understudy.runs.csv_log import read_csv
+from understudy.runs.csv_log import STEPS, read_csv
 from understudy.types import UnderstudyError
 
-STEPS = "time/total_steps"
 EVALUATION = "eval/mean_reward"
 TRAINING = ("rollout/ep_rew_mean", "rollout/ep_rew")  # the mean, and the stem of per-seed columns
 
