@@ -1,12 +1,14 @@
-"""The learning curve: what a run learned, in one picture.
+"""Pictures of learning: one run's curve, and several runs side by side.
 
 Drawn without pyplot, which keeps global state and may look for a screen.
 """
 
+import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,12 +17,16 @@ from matplotlib.ticker import EngFormatter
 
 from understudy.math.statistics import mean_with_band
 from understudy.runs.csv_log import STEPS, read_csv
-from understudy.types import UnderstudyError
+from understudy.types import ConfigError, UnderstudyError
 
 EVALUATION = "eval/mean_reward"
 TRAINING = ("rollout/ep_rew_mean", "rollout/ep_rew")  # the mean, and the stem of per-seed columns
 
 INK = "#30343b"
+# Okabe and Ito's colours, told apart by any eye; dashes tell apart what is still too close.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a")
+DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
+MOST_NAMED_FIELDS = 3  # of a config, in a legend
 STYLES = {"evaluation": ("#1f6feb", 2.0, 3), "training": ("#e08a1e", 1.4, 2)}
 
 
@@ -49,7 +55,187 @@ def learning_curve(
             _draw(axes, name, curves)
             found = True
     _decorate(axes, title, found)
+    if found:
+        axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none")
     return _save(figure, Path(out_png))
+
+
+class Run(NamedTuple):
+    """What a run directory says of itself."""
+
+    directory: Path
+    about: dict[str, Any]  # run.json, empty where there is none
+    log: dict[str, np.ndarray]
+
+    @property
+    def algorithm(self) -> str:
+        name = self.about.get("algorithm")
+        return str(name).upper() if name else self.directory.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that can differ between runs of one algorithm and environment, except the seed."""
+        named = ("num_envs", "own_networks", "loss_addons", "schedules", "understudy")
+        return {**self.about.get("config", {}), **{name: self.about.get(name) for name in named}}
+
+
+class Group(NamedTuple):
+    """Runs that differ in nothing but the seed: one curve with an interval."""
+
+    label: str
+    curves: list[Curve]
+
+
+class Panel(NamedTuple):
+    """The curves of one environment."""
+
+    title: str
+    kind: str  # of the returns: evaluation, or training where some run has no evaluation
+    groups: list[Group]
+
+
+def compare(runs: Sequence[Path | str], out_png: Path | str, title: str = "") -> Path:
+    """Draws the learning curves of several runs: a panel for each environment, a curve for each
+    algorithm and setting, with the mean and 95 % interval across all their seeds."""
+    panels = _panels(_read_runs(runs))
+    labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
+    columns = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
+    rows = math.ceil(len(panels) / columns)
+    legend_columns = _legend_columns(labels, columns)
+    legend_height = 0.22 * (math.ceil(len(labels) / legend_columns) + 1) + 0.2
+    width, height = (8, 4.3) if len(panels) == 1 else (5.0 * columns, 3.4 * rows)
+    figure = Figure(figsize=(width, height + legend_height), dpi=150, layout="constrained")
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(grid, panels, strict=False):
+        for group in panel.groups:
+            handles[group.label] = _draw_group(axes, group, labels.index(group.label))
+        _decorate(axes, panel.title, any(group.curves for group in panel.groups))
+        axes.set_ylabel(f"return ({panel.kind})", color=INK)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", color=INK, parse_math=False)
+    legend = figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=legend_columns,
+        frameon=False, handlelength=2.6, labelcolor=INK, title=_seeds_in(panels),
+    )  # fmt: skip
+    legend.get_title().set(color="#6b7280", fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return _save(figure, Path(out_png))
+
+
+def read_run(directory: Path | str) -> Run:
+    """A run directory's files. One without a log is refused; one without run.json has no name."""
+    directory = Path(directory)
+    if not (directory / "progress.csv").is_file():
+        raise UnderstudyError(f"{directory} is no run directory: there is no progress.csv in it")
+    path = directory / "run.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not isinstance(about, dict) or not isinstance(about.get("config", {}), dict):
+            raise ValueError("not the description of a run")
+    except ValueError as error:
+        raise UnderstudyError(f"{path} cannot be read: {error}") from error
+    return Run(directory, about, read_csv(directory / "progress.csv"))
+
+
+def _read_runs(runs: Sequence[Path | str]) -> list[Run]:
+    if not runs:
+        raise UnderstudyError("there are no runs to compare")
+    once = {Path(run).resolve(): Path(run) for run in runs}
+    return [read_run(directory) for directory in once.values()]
+
+
+def _panels(runs: list[Run]) -> list[Panel]:
+    by_env: dict[str, list[Run]] = {}
+    for run in runs:
+        env = str(run.about.get("env") or "an environment without a name")
+        by_env.setdefault(env, []).append(run)
+    panels = []
+    for env, members in by_env.items():
+        kind, stems = "evaluation", (EVALUATION,)
+        if not all(_curves(run.log, stems) for run in members):
+            kind, stems = "training", TRAINING
+        alike: dict[str, list[Run]] = {}
+        for run in members:
+            what = [run.algorithm, run.settings] if run.about else str(run.directory.resolve())
+            alike.setdefault(json.dumps(what, sort_keys=True, default=str), []).append(run)
+        groups = [
+            Group(label, _pooled(same, stems))
+            for label, same in zip(
+                _labels([same[0] for same in alike.values()]), alike.values(), strict=True
+            )
+        ]
+        only = {run.algorithm for run in members}
+        title = f"{only.pop()} on {env}" if len(only) == 1 and len(by_env) == 1 else env
+        panels.append(Panel(title, kind, groups))
+    return panels
+
+
+def _seeds_in(panels: list[Panel]) -> str:
+    seeds = sorted({len(group.curves) for panel in panels for group in panel.groups})
+    if seeds[-1] < 2:
+        return ""
+    few = f"{seeds[0]}–" if seeds[0] < seeds[-1] else ""
+    return f"mean and 95 % interval of {few}{seeds[-1]} seeds"
+
+
+def _pooled(runs: list[Run], stems: Sequence[str]) -> list[Curve]:
+    """A curve per seed. A seed that was run twice counts once: the run that went further."""
+    by_seed: dict[int, Curve] = {}
+    for run in runs:
+        for i, curve in enumerate(_curves(run.log, stems)):
+            seed = int(run.about.get("seed", 0)) + i
+            if seed not in by_seed or curve.steps[-1] > by_seed[seed].steps[-1]:
+                by_seed[seed] = curve
+    return list(by_seed.values())
+
+
+def _labels(runs: list[Run]) -> list[str]:
+    """What tells these runs apart: the algorithm, and the settings in which its runs differ."""
+    several = len({run.algorithm for run in runs}) > 1
+    labels = []
+    for run in runs:
+        siblings = [other.settings for other in runs if other.algorithm == run.algorithm]
+        parts = [
+            f"{name} {_spell(value)}"
+            for name, value in run.settings.items()
+            if any(settings.get(name) != value for settings in siblings)
+        ]
+        if len(parts) > MOST_NAMED_FIELDS:
+            more = len(parts) - MOST_NAMED_FIELDS
+            parts = [*parts[:MOST_NAMED_FIELDS], f"{more} more"]
+        if several or not parts:
+            parts = [run.algorithm, *parts]
+        labels.append(", ".join(parts))
+    return [
+        label if labels.count(label) == 1 else f"{label} ({run.directory.name})"
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _spell(value: Any) -> str:
+    return "×".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+
+
+def _legend_columns(labels: list[str], panel_columns: int) -> int:
+    """As many as fit beside one another."""
+    characters = 100 if panel_columns == 1 else 62 * panel_columns
+    return max(1, min(4, len(labels), characters // (max(map(len, labels)) + 8)))
+
+
+def _draw_group(axes: Axes, group: Group, index: int) -> Any:
+    colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // 4 % len(DASHES)]
+    if not group.curves:
+        return axes.plot([], [], ls=dash, color=colour, lw=2)[0]
+    steps, returns = _on_common_steps(group.curves)
+    centre, low, high = mean_with_band(returns)
+    if len(group.curves) > 1:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.16, lw=0, zorder=1)
+    marker = "o" if steps.size == 1 else None
+    return axes.plot(steps, centre, marker=marker, ls=dash, color=colour, lw=2, zorder=2)[0]
 
 
 def _csv_paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -111,7 +297,8 @@ def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
 
 
 def _decorate(axes: Axes, title: str, found: bool) -> None:
-    axes.set_title(title, loc="left", color=INK, fontweight="bold")
+    # A name is not mathematics, whatever signs are in it.
+    axes.set_title(title, loc="left", color=INK, fontweight="bold", parse_math=False)
     axes.set_xlabel("environment steps", color=INK)
     axes.set_ylabel("return of an episode", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -123,15 +310,17 @@ def _decorate(axes: Axes, title: str, found: bool) -> None:
     axes.spines["bottom"].set_color("#aab0b8")
     if found:
         axes.margins(x=0.01)
-        axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none")
     else:
         axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center")
 
 
 def _save(figure: Figure, out_png: Path) -> Path:
     """Into place in one move: whoever looks while a run goes on sees a whole picture."""
+    kind = out_png.suffix.lstrip(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise ConfigError(f"{out_png}: a picture ends in .png, .svg or .pdf")
     out_png.parent.mkdir(parents=True, exist_ok=True)
     temporary = out_png.with_name(f".{out_png.name}.tmp")
-    figure.savefig(temporary, format="png")
+    figure.savefig(temporary, format=kind)
     os.replace(temporary, out_png)
     return out_png
