@@ -1,0 +1,273 @@
+"""Plays a policy file in NumPy and loads no JAX: for robots, for workers, for acting on a host.
+
+A policy is described as a tiny graph over named values: its arrays, the `observation`, and what
+each node makes of earlier ones. Two values are its answers: the `action` that it would take
+without exploring, and a `sample` of what it does while it explores. The ONNX export reads the
+same description, so that no network is described twice.
+
+All operations work on the last axis: one observation needs no batch axis. (Recurrence will be
+an operation with one more value, which the player keeps from one call to the next.)
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_safetensors
+
+from understudy.errors import CheckpointError, EnvironmentError
+
+FORMAT = 1
+METADATA = "understudy.policy"  # the key of our JSON in a safetensors header
+NO_CHECKSUM = "0" * 64  # stands for the checksum while it is taken, over the whole file
+MAX_HEADER = 100_000_000  # bytes
+
+
+class Node(NamedTuple):
+    """One step of the graph; inputs are names of arrays or of earlier outputs."""
+
+    operation: str
+    inputs: tuple[str, ...]
+    output: str
+    settings: dict[str, Any]
+
+
+class Description(NamedTuple):
+    """A policy as data: all that a player or an exporter needs to know."""
+
+    spec: dict[str, Any]  # `dataclasses.asdict` of the Spec, as JSON keeps it
+    about: dict[str, Any]  # the algorithm's name, its config, where it comes from
+    nodes: tuple[Node, ...]
+    action: str  # the output that is the action in the environment's own units
+    sample: str  # the same while exploring
+    arrays: dict[str, np.ndarray]
+
+
+def load(path: str | Path) -> "Player":
+    """The player of a policy file, ready to act."""
+    description = read_policy(path)
+    try:
+        player = Player(description)
+        player.rehearse()
+    except (
+        ArithmeticError,
+        AttributeError,
+        EnvironmentError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise CheckpointError(f"{path} does not fit together: {error}") from error
+    return player
+
+
+@final
+class Player:
+    """A policy that acts. `spec` says what it sees and does, `about` where it comes from."""
+
+    def __init__(self, description: Description):
+        self.spec, self.about = description.spec, description.about
+        observation, action = self.spec["observation"], self.spec["action"]
+        self._shape, self._dtype = tuple(observation["shape"]), np.dtype(observation["dtype"])
+        self._action_shape = tuple(action.get("shape", ()))
+        self._continuous = "low" in action
+        self._constants: dict[str, Any] = dict(description.arrays)
+        answers = description.action, description.sample
+        self._programs = [_program(description, answer) for answer in answers]
+        self._rng = np.random.default_rng()
+
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray | np.int64:
+        """The action for one observation or a batch, in the environment's own units.
+
+        With `deterministic=False` it is drawn as in training, each row for itself: from the
+        policy's distribution, with the noise of a deterministic policy, or ε-greedily.
+        (State-dependent and Ornstein-Uhlenbeck noise, which linger, are drawn afresh.) Without
+        an `rng` the draws are no one's to repeat.
+        """
+        x = np.asarray(observation, self._dtype)
+        if x.shape != self._shape and x.shape[1:] != self._shape:
+            raise EnvironmentError(f"an observation has shape {self._shape}, got {x.shape}")
+        values = self._constants.copy()
+        values["observation"], values["rng"] = x, rng or self._rng
+        answer: Any = None
+        for function, inputs, output in self._programs[not deterministic]:
+            answer = values[output] = function(*[values[name] for name in inputs])
+        if self._continuous and not np.isfinite(answer).all():
+            raise EnvironmentError(
+                f"the policy gave the action {answer.tolist()}: not a finite number; "
+                "look at the observation it was given"
+            )
+        return answer
+
+    def rehearse(self) -> None:
+        """Act once in every way, so that what is wrong shows before it matters."""
+        for rows in ((), (2,)):
+            for deterministic in (True, False):
+                seen = np.zeros(rows + self._shape, self._dtype)
+                action = self.act(seen, deterministic, np.random.default_rng(0))
+                if np.shape(action) != rows + self._action_shape:
+                    raise ValueError(f"an action has shape {np.shape(action)}")
+
+
+def read_policy(path: str | Path) -> Description:
+    """Read and verify a policy file: all of it or a CheckpointError."""
+    header, data = _read(Path(path))
+    try:
+        stored = json.loads(json.loads(header)["__metadata__"][METADATA])
+        version, checksum = int(stored["format"]), str(stored["sha256"])
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is no policy file of understudy, or damaged") from error
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{path} has format {version}, newer than this version's {FORMAT}: update understudy"
+        )
+    if checksum != checksum_of(data, checksum):
+        raise CheckpointError(f"{path} is damaged: its checksum does not match")
+    try:
+        description = Description(
+            stored["spec"],
+            stored["about"],
+            tuple(Node(name, tuple(inputs), *rest) for name, inputs, *rest in stored["nodes"]),
+            stored["action"],
+            stored["sample"],
+            parse_safetensors(data),
+        )
+        _check(description)
+    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{path} does not fit together: {error}") from error
+    return description
+
+
+def checksum_of(data: bytes, written: str = NO_CHECKSUM) -> str:
+    """Of a whole policy file, with zeros where its checksum is `written`."""
+    mark = written.encode(errors="replace")
+    return hashlib.sha256(data.replace(mark, NO_CHECKSUM.encode(), 1)).hexdigest()
+
+
+def needed(description: Description, result: str) -> list[Node]:
+    """The nodes that lead to one of the answers, in order."""
+    wanted, kept = {result}, []
+    for node in reversed(description.nodes):
+        if node.output in wanted:
+            kept.append(node)
+            wanted.update(node.inputs)
+    return kept[::-1]
+
+
+def _read(path: Path) -> tuple[bytes, bytes]:
+    """The JSON header and the whole file."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            # Before anything is read that a file merely claims to hold.
+            if len(start) < 8 or not 2 <= length <= MAX_HEADER:
+                raise CheckpointError(f"{path} is no policy file of understudy, or cut off")
+            data = start + file.read()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if len(data) < 8 + length:
+        raise CheckpointError(f"{path} is cut off or no policy file of understudy")
+    return data[8 : 8 + length], data
+
+
+def _check(description: Description) -> None:
+    known = {"observation", *description.arrays}
+    for node in description.nodes:
+        if node.operation not in OPERATIONS and node.operation not in DRAWS:
+            raise ValueError(f"the operation '{node.operation}' is unknown")
+        for name in node.inputs:
+            if name not in known:
+                raise ValueError(f"'{node.output}' needs '{name}', which is not there")
+        known.add(node.output)
+    if {description.action, description.sample} - {node.output for node in description.nodes}:
+        raise ValueError("there is no action")
+
+
+def _program(description: Description, result: str) -> list[tuple[Callable[..., Any], Any, str]]:
+    steps = []
+    for node in needed(description, result):
+        draws = node.operation in DRAWS
+        function = (DRAWS if draws else OPERATIONS)[node.operation]
+        if node.settings:
+            function = partial(function, **node.settings)
+        steps.append((function, (*(("rng",) if draws else ()), *node.inputs), node.output))
+    return steps
+
+
+# -- the operations --------------------------------------------------------------------------
+
+
+def _layer_norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + np.float32(epsilon)) * scale + offset
+
+
+def _sigmoid(x: Any) -> Any:
+    return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x))  # exp(-x) would overflow
+
+
+def _gelu(x: Any) -> Any:
+    bent = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    return np.float32(0.5) * x * (1 + np.tanh(bent))
+
+
+def _scale(x: Any, factor: Any, offset: Any) -> Any:
+    """In float64, where the arrays are: -1 and 1 arrive at the bounds and not next to them."""
+    return (x * factor + offset).astype(np.float32)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "dense": lambda x, weight, bias: np.dot(x, weight) + bias,
+    "layer_norm": _layer_norm,
+    "standardise": lambda x, mean, deviation: (x - mean) / deviation,
+    "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "scale": _scale,
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": _gelu,
+    "sigmoid": _sigmoid,
+    "exp": np.exp,
+    "add": np.add,
+    "mean": lambda *values: sum(values) / np.float32(len(values)),
+    "centre": lambda x: x - x.mean(axis=-1, keepdims=True),
+    # The deviation of a linear function of features whose weights are random.
+    "spread": lambda features, variances: np.sqrt(np.dot(features * features, variances)),
+    "argmax": lambda x: np.argmax(x, axis=-1),
+    "stack": lambda *values: np.stack(values, axis=-1),
+    "reshape": lambda x, shape: x.reshape(*x.shape[:-1], *shape),
+}
+
+
+def _normal(rng: np.random.Generator, mean: Any, deviation: Any) -> Any:
+    return mean + deviation * rng.standard_normal(mean.shape, np.float32)
+
+
+def _categorical(rng: np.random.Generator, logits: Any) -> Any:
+    return np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+
+
+def _epsilon_greedy(rng: np.random.Generator, greedy: Any, epsilon: Any, choices: int) -> Any:
+    explores = rng.random(np.shape(greedy)) < epsilon
+    return np.where(explores, rng.integers(choices, size=np.shape(greedy)), greedy)
+
+
+DRAWS: dict[str, Callable[..., Any]] = {
+    "normal": _normal,
+    "categorical": _categorical,
+    "epsilon_greedy": _epsilon_greedy,
+}

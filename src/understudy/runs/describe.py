@@ -1,0 +1,252 @@
+"""A policy's networks, normaliser and action map as a `runner.Description`."""
+
+import dataclasses
+import itertools
+import json
+from functools import singledispatch
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from understudy.algorithms.base import Algorithm
+from understudy.envs.spaces import _round_down, _round_up
+from understudy.nets import (
+    MLP,
+    BoundedGaussianActor,
+    CategoricalActor,
+    DeterministicActor,
+    DuelingQValues,
+    GaussianActor,
+    Linear,
+    MultiCategoricalActor,
+    QValues,
+    SquashedGaussianActor,
+    StateDependentActor,
+)
+from understudy.nets.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
+from understudy.nets.replaceable import PerSample
+from understudy.runner import Description, Node
+from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Spec
+
+
+def describe(
+    algorithm: Algorithm, policy: Any, spec: Spec, about: dict[str, Any] | None = None
+) -> Description:
+    """One member's policy (`algorithm.policy(state)`, without an axis of members) as data.
+
+    `about` is kept with it; the algorithm's name and config are added, and the spec has a place
+    of its own.
+    """
+    _refuse_non_finite(policy)
+    graph, seen = Graph(), "observation"
+    if policy.seen is not None:
+        deviation = np.sqrt(np.asarray(policy.seen.variance) + np.float32(1e-8))
+        mean = graph.keep("normaliser.mean", policy.seen.mean)
+        seen = graph.add("standardise", seen, mean, graph.keep("normaliser.deviation", deviation))
+        seen = graph.clip(seen, -10.0, 10.0)
+    if hasattr(policy, "actor"):
+        mode, sample = _head(policy.actor, graph, seen, policy)
+    else:
+        mode, sample = _greedy(graph, seen, policy, spec)
+    action, sample = _border(graph, mode, spec), _border(graph, sample, spec)
+    told = {"algorithm": algorithm.name, "config": dataclasses.asdict(algorithm.config)}
+    told |= {name: value for name, value in (about or {}).items() if name != "spec"}
+    return Description(
+        spec=_as_json(dataclasses.asdict(spec)),
+        about=_as_json(told),
+        nodes=tuple(graph.nodes),
+        action=action,
+        sample=sample,
+        arrays=graph.arrays,
+    )
+
+
+@final
+class Graph:
+    """Nodes and arrays as they are gathered."""
+
+    def __init__(self):
+        self.nodes: list[Node] = []
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def keep(self, name: str, array: Any) -> str:
+        self.arrays[name] = np.asarray(array, order="C")
+        return name
+
+    def add(self, operation: str, *inputs: str, **settings: Any) -> str:
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(Node(operation, inputs, output, settings))
+        return output
+
+    def dense(self, x: str, layer: Linear, name: str, columns: slice = slice(None)) -> str:
+        """A linear layer, or the part of it that makes some of its outputs."""
+        if layer.weight.ndim != 2:
+            raise ConfigError(
+                f"{name} has shape {layer.weight.shape}: one member's policy can be described, "
+                "not all at once"
+            )
+        weight = self.keep(f"{name}.weight", np.asarray(layer.weight)[:, columns])
+        bias = self.keep(f"{name}.bias", np.asarray(layer.bias)[columns])
+        return self.add("dense", x, weight, bias)
+
+    def clip(self, x: str, low: float, high: float) -> str:
+        bounds = [self.keep(f"constant.{bound:g}", np.float32(bound)) for bound in (low, high)]
+        return self.add("clip", x, *bounds)
+
+    def encode(self, x: str, encoder: Any, name: str) -> str:
+        if isinstance(encoder, PerSample):
+            encoder = eqx.combine(encoder.arrays, encoder.static.tree)
+        if isinstance(encoder, Linear):
+            return self.dense(x, encoder, name)
+        if not isinstance(encoder, MLP):
+            raise ConfigError(
+                f"the {name} is your own module '{type(encoder).__name__}', which a policy file "
+                "cannot express (understudy.nets.MLP and Linear it can); nothing was written. "
+                "agent.save keeps it"
+            )
+        for place, layer in enumerate(encoder.layers):
+            x = self.dense(x, layer, f"{name}.{place}")
+            if encoder.norms:
+                scale = self.keep(f"{name}.{place}.scale", encoder.norms[place].scale)
+                offset = self.keep(f"{name}.{place}.offset", encoder.norms[place].offset)
+                x = self.add("layer_norm", x, scale, offset, epsilon=1e-6)
+            x = self.add(encoder.activation, x)
+        return x
+
+
+@singledispatch
+def _head(actor: Any, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    """An actor's action, without and with exploring, before the border."""
+    raise ConfigError(f"a policy file cannot express an actor of type '{type(actor).__name__}'")
+
+
+@_head.register
+def _(actor: DeterministicActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    action = graph.add("tanh", graph.dense(features, actor.head, "actor.head"))
+    noise = graph.keep("exploration_noise", policy.exploration_noise)
+    return action, graph.clip(graph.add("normal", action, noise), -1.0, 1.0)
+
+
+@_head.register
+def _(actor: SquashedGaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    mean, log_std = _halves(actor, graph, x)
+    log_std = graph.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+    drawn = graph.add("normal", mean, graph.add("exp", log_std))
+    return graph.add("tanh", mean), graph.add("tanh", drawn)
+
+
+@_head.register
+def _(actor: BoundedGaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    mean, spread = _halves(actor, graph, x)
+    mean = graph.add("tanh", mean)
+    width = graph.keep("std.width", np.float32(STD_MAX - STD_MIN))
+    least = graph.keep("std.least", np.float32(STD_MIN))
+    std = graph.add("scale", graph.add("sigmoid", spread), width, least)
+    return mean, graph.clip(graph.add("normal", mean, std), -1.0, 1.0)
+
+
+@_head.register
+def _(actor: GaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    mean = graph.dense(features, actor.head, "actor.head")
+    return mean, graph.add("normal", mean, graph.keep("std", np.exp(np.asarray(actor.log_std))))
+
+
+@_head.register
+def _(actor: StateDependentActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    mean = graph.dense(features, actor.head, "actor.head")
+    variances = graph.keep("noise.variances", np.exp(np.asarray(actor.log_std)) ** 2)
+    return mean, graph.add("normal", mean, graph.add("spread", features, variances))
+
+
+@_head.register
+def _(actor: CategoricalActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    logits = graph.dense(features, actor.head, "actor.head")
+    return graph.add("argmax", logits), graph.add("categorical", logits)
+
+
+@_head.register
+def _(actor: MultiCategoricalActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    ends = itertools.accumulate(actor.choices, initial=0)
+    logits = [
+        graph.dense(features, actor.head, f"actor.head.{place}", slice(start, end))
+        for place, (start, end) in enumerate(itertools.pairwise(ends))
+    ]
+    likeliest = [graph.add("argmax", own) for own in logits]
+    drawn = [graph.add("categorical", own) for own in logits]
+    return graph.add("stack", *likeliest), graph.add("stack", *drawn)
+
+
+def _halves(actor: Any, graph: Graph, x: str) -> tuple[str, str]:
+    """The two halves of a Gaussian's head."""
+    features = graph.encode(x, actor.encoder, "actor.encoder")
+    size = actor.head.bias.shape[-1] // 2
+    mean = graph.dense(features, actor.head, "actor.mean", slice(0, size))
+    return mean, graph.dense(features, actor.head, "actor.spread", slice(size, 2 * size))
+
+
+def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
+    """The choice that the critics value most, on average; random ones with probability ε."""
+    critics = jax.tree.leaves(policy.critic)[0].shape[0]
+    values = [
+        _q_values(jax.tree.map(lambda leaf, i=place: leaf[i], policy.critic), graph, x, place)
+        for place in range(critics)
+    ]
+    greedy = graph.add("argmax", values[0] if critics == 1 else graph.add("mean", *values))
+    epsilon = graph.keep("epsilon", policy.epsilon)
+    return greedy, graph.add("epsilon_greedy", greedy, epsilon, choices=spec.action.size)
+
+
+def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
+    name = f"critic.{place}"
+    features = graph.encode(x, critic.encoder, f"{name}.encoder")
+    if isinstance(critic, QValues):
+        return graph.dense(features, critic.head, f"{name}.head")
+    if not isinstance(critic, DuelingQValues):
+        raise ConfigError(
+            f"a policy file cannot express a critic of type '{type(critic).__name__}'"
+        )
+    streams = [
+        graph.encode(features, stream, f"{name}.{part}.encoder")
+        for part, stream in zip(("value", "advantage"), critic.streams, strict=True)
+    ]
+    value = graph.dense(streams[0], critic.value, f"{name}.value")
+    advantage = graph.dense(streams[1], critic.advantage, f"{name}.advantage")
+    return graph.add("add", value, graph.add("centre", advantage))
+
+
+def _border(graph: Graph, x: str, spec: Spec) -> str:
+    """From the library's actions to the environment's, as `envs.spaces.Border` does it."""
+    action = spec.action
+    if isinstance(action, Discrete):
+        return graph.add("add", x, graph.keep("action.start", np.int64(action.start)))
+    if isinstance(action, Continuous):
+        low, high = np.array(action.low), np.array(action.high)
+        if action.bounded and not ((low == -1).all() and (high == 1).all()):
+            half = graph.keep("action.half", high / 2 - low / 2)
+            x = graph.add("scale", x, half, graph.keep("action.centre", low / 2 + high / 2))
+        low = graph.keep("action.low", _round_up(low))
+        x = graph.add("clip", x, low, graph.keep("action.high", _round_down(high)))
+        flat = (action.size,)
+    else:
+        x = graph.add("add", x, graph.keep("action.starts", np.array(action.starts, np.int64)))
+        flat = (len(action.choices),)
+    return x if action.shape == flat else graph.add("reshape", x, shape=list(action.shape))
+
+
+def _as_json(value: Any) -> Any:
+    """As it will come back from a file: lists instead of tuples."""
+    return json.loads(json.dumps(value))
+
+
+def _refuse_non_finite(policy: Any) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(policy)[0]:
+        if not np.isfinite(leaf).all():
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise CheckpointError(f"{name} is not finite: the policy was not written")

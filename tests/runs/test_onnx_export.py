@@ -1,0 +1,66 @@
+"""An ONNX file does what the agent does, and says what it is."""
+
+import json
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from policy_cases import KINDS, assert_agree, case, observations
+
+from understudy.runner import Node
+from understudy.runs.onnx_export import IR_VERSION, OPSET, export_onnx
+from understudy.types import ConfigError
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_onnxruntime_agrees_with_the_agent(kind, tmp_path):
+    path = export_onnx(tmp_path / "policy.onnx", case(kind).describe())
+    model, seen = session(path), observations()
+    (action,) = model.run(["action"], {"observation": seen})
+    assert_agree(case(kind), action, seen)
+    (alone,) = model.run(None, {"observation": seen[:1]})  # the batch axis is free
+    np.testing.assert_allclose(alone, action[:1], rtol=1e-5, atol=1e-6)
+
+
+def test_what_it_says_about_itself(tmp_path):
+    described = case("SAC").describe()
+    path = export_onnx(tmp_path / "deep" / "policy.onnx", described)
+    model = onnx.load(path)
+    assert model.ir_version == IR_VERSION
+    assert [(o.domain, o.version) for o in model.opset_import] == [("", OPSET)]
+    told = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(told["understudy.about"]) == described.about
+    assert json.loads(told["understudy.spec"]) == described.spec
+    assert (told["opset"], told["ir_version"]) == (str(OPSET), str(IR_VERSION))
+    inputs, outputs = session(path).get_inputs(), session(path).get_outputs()
+    assert [(i.name, i.shape) for i in inputs] == [("observation", ["batch", 3])]
+    assert [(o.name, o.shape) for o in outputs] == [("action", ["batch", 2])]
+
+
+def test_only_what_acting_needs_is_inside(tmp_path):
+    model = onnx.load(export_onnx(tmp_path / "policy.onnx", case("SAC").describe()))
+    names = {tensor.name for tensor in model.graph.initializer}
+    assert "actor.mean.weight" in names and "actor.spread.weight" not in names
+
+
+def test_an_unknown_operation_is_named_and_nothing_written(tmp_path):
+    described = case("TD3").describe()
+    first, *others = described.nodes
+    strange = described._replace(nodes=(Node("gru", *first[1:]), *others))
+    with pytest.raises(ConfigError, match="'gru'"):
+        export_onnx(tmp_path / "policy.onnx", strange)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r'pip install "understudy\[onnx\]"'):
+        export_onnx(tmp_path / "policy.onnx", case("TD3").describe())
