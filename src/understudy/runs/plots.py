@@ -50,7 +50,7 @@ def learning_curve(
     axes = figure.subplots()
     found = False
     for name, stems in (("training", TRAINING), ("evaluation", (EVALUATION,))):
-        curves = [curve for log in logs for curve in _curves(log, stems)]
+        curves = [curve for log in logs for curve in curves_of(log, stems)]
         if curves:
             _draw(axes, name, curves)
             found = True
@@ -71,6 +71,11 @@ class Run(NamedTuple):
     def algorithm(self) -> str:
         name = self.about.get("algorithm")
         return str(name).upper() if name else self.directory.name
+
+    @property
+    def first_seed(self) -> int:
+        seed = self.about.get("seed")
+        return seed if isinstance(seed, int) else 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def _panels(runs: list[Run]) -> list[Panel]:
     panels = []
     for env, members in by_env.items():
         kind, stems = "evaluation", (EVALUATION,)
-        if not all(_curves(run.log, stems) for run in members):
+        if not all(curves_of(run.log, stems) for run in members):
             kind, stems = "training", TRAINING
         alike: dict[str, list[Run]] = {}
         for run in members:
@@ -186,8 +191,8 @@ def _pooled(runs: list[Run], stems: Sequence[str]) -> list[Curve]:
     """A curve per seed. A seed that was run twice counts once: the run that went further."""
     by_seed: dict[int, Curve] = {}
     for run in runs:
-        for i, curve in enumerate(_curves(run.log, stems)):
-            seed = int(run.about.get("seed", 0)) + i
+        for i, curve in enumerate(curves_of(run.log, stems)):
+            seed = run.first_seed + i
             if seed not in by_seed or curve.steps[-1] > by_seed[seed].steps[-1]:
                 by_seed[seed] = curve
     return list(by_seed.values())
@@ -230,7 +235,7 @@ def _draw_group(axes: Axes, group: Group, index: int) -> Any:
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // 4 % len(DASHES)]
     if not group.curves:
         return axes.plot([], [], ls=dash, color=colour, lw=2)[0]
-    steps, returns = _on_common_steps(group.curves)
+    steps, returns = on_common_steps(group.curves)
     centre, low, high = mean_with_band(returns)
     if len(group.curves) > 1:
         axes.fill_between(steps, low, high, color=colour, alpha=0.16, lw=0, zorder=1)
@@ -250,7 +255,7 @@ def _csv_paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return paths
 
 
-def _curves(log: dict[str, np.ndarray], stems: Sequence[str]) -> list[Curve]:
+def curves_of(log: dict[str, np.ndarray], stems: Sequence[str]) -> list[Curve]:
     """A curve per seed, or the single curve of the mean where the log has no seeds."""
     if STEPS not in log:
         return []
@@ -268,7 +273,7 @@ def _curves(log: dict[str, np.ndarray], stems: Sequence[str]) -> list[Curve]:
     return curves
 
 
-def _on_common_steps(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray]:
+def on_common_steps(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Steps [points] and returns [seeds, points], interpolated, NaN where a seed has no data."""
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
     returns = [
@@ -279,7 +284,7 @@ def _on_common_steps(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
     colour, width, order = STYLES[name]
-    steps, returns = _on_common_steps(curves)
+    steps, returns = on_common_steps(curves)
     centre, low, high = mean_with_band(returns)
     seeds = len(curves)
     label = f"{name}: {centre[-1]:,.1f} at the end"
