@@ -371,7 +371,8 @@ tbody tr:last-child td { border-bottom: 0; }
 small { display: block; white-space: nowrap; }
 .marked td { background: var(--mark); }
 summary { cursor: pointer; padding: 8px; color: var(--soft); font-size: 13px; }
-.film { display: block; max-width: 100%; max-height: 480px; margin: 0 auto; border-radius: 6px; }
+.film { display: block; max-width: 100%; max-height: 480px; margin: 0 auto; border-radius: 6px;
+  border: 1px solid var(--line); }
 @media (max-width: 620px) {
   header, main { padding-left: 12px; padding-right: 12px; }
   header { padding-top: 22px; } h1 { font-size: 22px; } section { padding: 14px 12px; }
