@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted import Scripted
+from scripted import Faulty, Scripted, collect
 
-from understudy.envs import EnvSource, EpisodeSeeds, NativeEnv, resolve
+from understudy.envs import EnvSource, EpisodeSeeds, Guard, NativeEnv, resolve
 from understudy.envs.native import NATIVE
 from understudy.types import ConfigError, EnvironmentError
 
@@ -170,3 +170,12 @@ def test_a_vector_environment_stays_in_this_process():
     with pytest.raises(EnvironmentError, match="cannot move to worker processes"):
         source.make_host(2, EpisodeSeeds(0, 2), workers=1)
     vector.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_guard_reaches_the_environments(workers):
+    source = resolve(partial(Faulty, "raise"))
+    envs = source.make_host(1, SEEDS, workers, guard=Guard(most_rebuilds=0))
+    with pytest.raises(EnvironmentError, match="failed once within"):
+        collect(envs, 9)
+    envs.close()

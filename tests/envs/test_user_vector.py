@@ -115,3 +115,36 @@ def test_nan_names_the_row():
     envs.reset()
     with pytest.raises(EnvironmentError, match="environment 1: the observation is nan"):
         envs.step(np.array([0, 0]))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_absurd_numbers_are_clipped_and_counted(mode, caplog):
+    class Absurd(OneSeed):
+        metadata = {"autoreset_mode": mode}  # noqa: RUF012
+
+        def step(self, actions):
+            ended = np.array([False, True])
+            final = np.array([None, np.array([-1e300])], object)
+            return (
+                np.full((2, 1), 1e300),
+                np.array([1.0, -1e30]),
+                ended,
+                ended,
+                {"final_obs": final},
+            )
+
+    envs = UserVectorEnvs(Absurd(), EpisodeSeeds(0, 2))
+    envs.reset()
+    step = envs.step(np.array([0, 0]))
+    sign = -1 if mode is AutoresetMode.SAME_STEP else 1
+    assert step.next_observation.tolist() == [[np.float32(1e15)], [np.float32(sign * 1e15)]]
+    assert step.reward.tolist() == [1.0, np.float32(-1e15)]
+    assert envs.faults["clipped_values"] == (4 if mode is AutoresetMode.SAME_STEP else 3)
+    assert len(caplog.records) == 1
+
+
+def test_open_episodes_cannot_be_brought_back():
+    envs = UserVectorEnvs(OneSeed(), EpisodeSeeds(0, 2))
+    assert not envs.replayable
+    with pytest.raises(EnvironmentError, match="cannot be brought back: give a callable"):
+        envs.replay(np.zeros(2, np.int64), [np.zeros(0, np.int64)] * 2)

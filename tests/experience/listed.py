@@ -1,11 +1,12 @@
 """The replay ring as plain Python lists: what the real one must agree with.
 
 Every step carries its own number: observation n, action −n, next observation n + ½, so that a
-sampled row says where it came from. Garbage rows carry −1000.
+sampled row says where it came from. Garbage rows carry −1000; they are None where nothing
+happened and CUT where the environment failed.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import jax
@@ -51,16 +52,20 @@ class Step:
     last: bool
 
 
+CUT = Step(-1000, 9e9, True, True)
+NOTHING = Step(-1000, 9e9, True, False)
+
+
 def row(steps) -> Transition:
-    """One step of every lane; None becomes garbage that claims to have terminated."""
-    number = np.array([-1000.0 if step is None else step.number for step in steps], np.float32)
-    reward = [9e9 if step is None else step.reward for step in steps]
+    """One step of every lane; where there is none, garbage that claims to have terminated."""
+    steps = [step or NOTHING for step in steps]
+    number = np.array([step.number for step in steps], np.float32)
     return Transition(
         observation=jnp.asarray(number[:, None]),
         action=jnp.asarray(-number[:, None]),
-        reward=jnp.asarray(reward, jnp.float32),
-        terminated=jnp.asarray([step is None or step.terminated for step in steps]),
-        last=jnp.asarray([step is None or step.last for step in steps]),
+        reward=jnp.asarray([step.reward for step in steps], jnp.float32),
+        terminated=jnp.asarray([step.terminated for step in steps]),
+        last=jnp.asarray([step.last for step in steps]),
         next_observation=jnp.asarray(number[:, None] + 0.5),
     )
 
@@ -74,10 +79,12 @@ class Listed:
         self.per_lane = math.ceil(capacity / lanes)
 
     def add(self, steps) -> None:
-        valid = jnp.asarray([step is not None for step in steps])
+        valid = jnp.asarray([step not in (None, CUT) for step in steps])
         self.ring = append(self.ring, row(steps), valid)
         for lane, step in zip(self.lanes, steps, strict=True):
-            if step is not None:
+            if step is CUT and lane:
+                lane[-1] = replace(lane[-1], last=True)
+            elif step not in (None, CUT):
                 lane.append(step)
                 del lane[: -self.per_lane]
 
@@ -104,14 +111,14 @@ class Listed:
 
 @st.composite
 def histories(draw, lanes: int, longest: int = 14):
-    """Steps of every lane, some missing, with random episode ends of either kind."""
-    kinds = st.lists(st.sampled_from("---TtX"), min_size=lanes, max_size=lanes)
+    """Steps of every lane, some missing, some cut, with random episode ends of either kind."""
+    kinds = st.lists(st.sampled_from("---TtXC"), min_size=lanes, max_size=lanes)
     history, number = [], 0
     for moment in draw(st.lists(kinds, min_size=1, max_size=longest)):
         steps = []
         for kind in moment:
             number += 1
             step = Step(number, float(number % 7) - 2.0, kind == "T", kind in "Tt")
-            steps.append(None if kind == "X" else step)
+            steps.append({"X": None, "C": CUT}.get(kind, step))
         history.append(steps)
     return history

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import Listed, Step, draw, histories
+from listed import CUT, Listed, Step, draw, histories
 
 
 @pytest.mark.parametrize("n_step", [2, 3, 7])
@@ -107,3 +107,22 @@ def test_sums_do_not_cross_the_seam():
 def test_a_window_longer_than_the_ring():
     got = sampled([Step(n, 1.0, False, False) for n in range(1, 6)], 7, capacity=3)
     assert got == {3: (1.75, 0.125, 5.5), 4: (1.5, 0.25, 5.5), 5: (1.0, 0.5, 5.5)}
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_cut_is_a_truncation_of_the_step_before(n_step):
+    """The environment fell over after step 2: its own next observation is bootstrapped."""
+    steps = [Step(1, 1.0, False, False), Step(2, 2.0, False, False), CUT]
+    steps += [None, Step(3, 4.0, False, False), CUT, CUT, Step(4, 8.0, False, False)]
+    got = sampled(steps, n_step)
+    assert set(got) == {1, 2, 3, 4}
+    assert got[1] == ((1.0, 0.5, 1.5) if n_step == 1 else (2.0, 0.25, 2.5))
+    assert got[2] == (2.0, 0.5, 2.5)
+    assert got[3] == (4.0, 0.5, 3.5)
+    assert got[4] == (8.0, 0.5, 4.5)
+
+
+def test_a_cut_before_anything_happened_is_nothing():
+    got = sampled([CUT, *(Step(n, 1.0, False, False) for n in range(1, 9))], 2, capacity=8)
+    assert got[8] == (1.0, 0.5, 8.5)
+    assert all(got[n] == (1.5, 0.25, n + 1.5) for n in range(1, 8))

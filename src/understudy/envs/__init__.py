@@ -9,6 +9,7 @@ _HOME = {
     "EnvSource": "make",
     "resolve": "make",
     "EpisodeSeeds": "seeds",
+    "Guard": "guard",
     "HostEnvs": "base",
     "HostStep": "base",
     "NativeEnv": "base",

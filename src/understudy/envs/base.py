@@ -6,7 +6,8 @@ reset by themselves behind the engine's back.
 """
 
 import abc
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -19,6 +20,9 @@ class HostStep(NamedTuple):
 
     Arrays are fresh each time, but two of them may be the same object: where no episode ended,
     `observation` may be `next_observation`.
+
+    A row that is not `valid` but `last` was *cut*: its environment failed, so that the open
+    episode ended with the step before, truncated, and the next one has begun.
     """
 
     reward: np.ndarray  # [M] float32, raw
@@ -26,7 +30,7 @@ class HostStep(NamedTuple):
     last: np.ndarray  # [M] bool: terminated or truncated
     next_observation: np.ndarray  # [M, ...]: the true next observation, also at an episode's end
     observation: np.ndarray  # [M, ...]: what to act on now (the reset one where `last`)
-    valid: np.ndarray  # [M] bool: False where this row is no transition (it only reset)
+    valid: np.ndarray  # [M] bool: False where this row is no transition (reset only, or cut)
 
 
 class HostEnvs(abc.ABC):
@@ -39,6 +43,15 @@ class HostEnvs(abc.ABC):
 
     spec: Spec
     num_envs: int
+    replayable: ClassVar[bool]
+    """Whether `replay` can bring open episodes back."""
+    faults: dict[str, int]
+    """How often what was survived, since the beginning."""
+
+    @property
+    @abc.abstractmethod
+    def episodes(self) -> np.ndarray:
+        """[M] the number of each environment's open episode; -1 before the first reset."""
 
     @abc.abstractmethod
     def reset(self) -> np.ndarray:
@@ -51,6 +64,11 @@ class HostEnvs(abc.ABC):
     @abc.abstractmethod
     def step(self, action: np.ndarray) -> HostStep:
         """Step all environments; those whose episode ended are reset, seeded, at once."""
+
+    @abc.abstractmethod
+    def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
+        """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
+        [steps, ...] what was done (normalised) since their resets. Gives observations [M, ...]."""
 
     @abc.abstractmethod
     def close(self) -> None:

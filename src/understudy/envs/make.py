@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from understudy.envs.base import HostEnvs, NativeEnv
+from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
@@ -44,13 +45,15 @@ class EnvSource:
     """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
     spec: Spec
     num_envs: int
-    make: Callable[[int, EpisodeSeeds, int], HostEnvs]
+    make: Callable[[int, EpisodeSeeds, int, Guard], HostEnvs]
     """Called by `make_host`."""
 
-    def make_host(self, rows: int, seeds: EpisodeSeeds, workers: int = 0) -> HostEnvs:
+    def make_host(
+        self, rows: int, seeds: EpisodeSeeds, workers: int = 0, guard: Guard = STANDARD
+    ) -> HostEnvs:
         """`rows` environments (members by envs), in this process or in worker processes. The
         stream of `seeds` says what for: evaluation never steps the environments of training."""
-        return self.make(rows, seeds, workers)
+        return self.make(rows, seeds, workers, guard)
 
 
 def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
@@ -72,6 +75,15 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     if callable(env):
         return _from_factory(None, env, num_envs or default)
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
+
+
+def without_environment(spec: Spec, why: str) -> EnvSource:
+    """For an agent that can only act: it knows what it sees and does, and has nowhere to do it."""
+
+    def make(*_: Any) -> HostEnvs:
+        raise EnvironmentError(f"this agent has no environment and can only act: {why}")
+
+    return EnvSource(None, spec, 1, make)
 
 
 def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
@@ -164,12 +176,14 @@ def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -
     return EnvSource(name, spec, num_envs, partial(_host, factory))
 
 
-def _host(factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
+def _host(
+    factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard
+) -> HostEnvs:
     if workers:
         from understudy.envs.processes import ProcessEnvs
 
-        return ProcessEnvs([factory] * rows, seeds, workers)
-    return SerialEnvs([factory] * rows, seeds)
+        return ProcessEnvs([factory] * rows, seeds, workers, guard)
+    return SerialEnvs([factory] * rows, seeds, guard=guard)
 
 
 def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
@@ -178,15 +192,15 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard) -> HostEnvs:
         if workers:
             raise EnvironmentError(
                 "an environment that exists already cannot move to worker processes: give a "
                 "callable that makes one"
             )
         if seeds.stream == TRAINING and rows == 1:
-            return SerialEnvs([lambda: env], seeds, owned=False)
-        return SerialEnvs([partial(_another, env)] * rows, seeds)
+            return SerialEnvs([lambda: env], seeds, owned=False, guard=guard)
+        return SerialEnvs([partial(_another, env)] * rows, seeds, guard=guard)
 
     return EnvSource(None, spec_of(env.observation_space, env.action_space), 1, make)
 
@@ -213,7 +227,7 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
             f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int) -> HostEnvs:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard) -> HostEnvs:
         from understudy.envs.user_vector import UserVectorEnvs
 
         if workers:
@@ -226,7 +240,8 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
             return UserVectorEnvs(env, seeds, owned=False)
         if factories and env.unwrapped is env:
             # Vector wrappers would be lost this way; without them this fits any number.
-            return SerialEnvs([factories[row % len(factories)] for row in range(rows)], seeds)
+            chosen = [factories[row % len(factories)] for row in range(rows)]
+            return SerialEnvs(chosen, seeds, guard=guard)
         if rows != env.num_envs:
             raise EnvironmentError(
                 f"{rows} environments are needed and the vector environment has {env.num_envs}: "

@@ -7,9 +7,10 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.guard import STANDARD, Guard, Ledger
+from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of
-from understudy.envs.worker import EnvRows, RowError
 from understudy.types import EnvironmentError
 
 
@@ -18,19 +19,27 @@ class SerialEnvs(HostEnvs):
     """Many environments, one process: the fastest way for a few cheap environments.
 
     Every array of a `HostStep` is fresh, but two may be the same object: where no episode
-    ended, `observation` *is* `next_observation`; `valid` is one read-only array of ones.
+    ended, `observation` *is* `next_observation`; `valid` is one read-only array of ones unless
+    an episode was cut.
     """
+
+    replayable = True
 
     def __init__(
         self,
         factories: Sequence[Callable[[], gymnasium.Env]],
         seeds: EpisodeSeeds,
         owned: bool = True,
+        guard: Guard = STANDARD,
     ):
         """`owned=False` leaves the environments open at `close`: they are the user's."""
-        environments = build(factories)
-        self._rows = EnvRows(environments, seeds, first_row=0)
-        self._owned = owned
+        if not factories:
+            raise EnvironmentError("at least one environment is needed, got 0")
+        try:
+            self._rows = EnvRows(factories, seeds, 0, guard, owned)
+        except RowError as error:
+            raise EnvironmentError(str(error)) from error
+        environments = self._rows.environments
         self._closed = False
         self.num_envs = len(environments)
         self.spec = spec_of(environments[0].observation_space, environments[0].action_space)
@@ -42,10 +51,12 @@ class SerialEnvs(HostEnvs):
         self._dtype = np.dtype(self.spec.observation.dtype)
         self._valid = np.ones(self.num_envs, np.bool_)
         self._valid.flags.writeable = False
+        self._ledger = Ledger(guard)
+        self.faults = self._ledger.counts
+        self._seen = np.zeros(self._shape, self._dtype)  # what was acted on
 
     @property
     def episodes(self) -> np.ndarray:
-        """[M] the number of each environment's open episode; -1 before the first reset."""
         return self._rows.episodes.copy()
 
     def reset(self) -> np.ndarray:
@@ -54,7 +65,7 @@ class SerialEnvs(HostEnvs):
             self._rows.reset(observation)
         except RowError as error:
             raise EnvironmentError(str(error)) from error
-        return observation
+        return self._begun(observation)
 
     def restart(self) -> np.ndarray:
         self._rows.episodes[:] = -1
@@ -67,48 +78,50 @@ class SerialEnvs(HostEnvs):
         last = np.empty(count, np.bool_)
         following = np.empty(self._shape, self._dtype)
         real = self._border.to_real(action)
+        observation, valid = following, self._valid
         try:
-            ended = self._rows.step(real, reward, terminated, last, following)
-            observation = following
+            ended = self._rows.step(Board(real, reward, terminated, last, following, following))
             if ended:
+                self._ledger.episodes += len(ended)
                 observation = following.copy()
                 for index in ended:
                     self._rows.reset_one(index, observation)
         except RowError as error:
             raise EnvironmentError(str(error)) from error
-        return HostStep(reward, terminated, last, following, observation, self._valid)
+        if self._rows.faults:
+            cut = self._ledger.take(self._rows.take_faults())
+            valid = without(cut, self._seen, following)
+        self._seen = observation
+        return HostStep(reward, terminated, last, following, observation, valid)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
-        """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
-        [steps, ...] what was done (normalised) since their resets. Gives observations [M, ...]."""
         observation = np.empty(self._shape, self._dtype)
         real = [self._border.to_real(np.asarray(past)) for past in actions]
         try:
             self._rows.replay(np.asarray(episodes), real, observation)
         except RowError as error:
             raise EnvironmentError(str(error)) from error
-        return observation
+        return self._begun(observation)
 
     def close(self) -> None:
-        if self._owned and not self._closed:
+        if not self._closed:
             self._rows.close()
         self._closed = True
 
+    def _begun(self, observation: np.ndarray) -> np.ndarray:
+        self._ledger.episodes += self.num_envs
+        self._ledger.take(self._rows.take_faults())
+        self._seen = observation
+        return observation
 
-def build(factories: Sequence[Callable[[], gymnasium.Env]]) -> list[gymnasium.Env]:
-    """Make all environments, or none: when one fails, those already made are closed."""
-    if not factories:
-        raise EnvironmentError("at least one environment is needed, got 0")
-    made: list[gymnasium.Env] = []
-    for row, factory in enumerate(factories):
-        try:
-            made.append(factory())
-        except Exception as error:
-            for env in made:
-                env.close()
-            problem = f"the constructor raised {type(error).__name__}: {error}"
-            raise EnvironmentError(f"environment {row}: {problem}") from error
-    return made
+
+def without(cut: list[int], seen: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Which rows are transitions when those of `cut` are not. Their next observation becomes the
+    one that was acted on: the last good one."""
+    valid = np.ones(len(following), np.bool_)
+    valid[cut] = False
+    following[cut] = seen[cut]
+    return valid
 
 
 def require_same(row: int, got: object, expected: object) -> None:

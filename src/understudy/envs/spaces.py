@@ -95,6 +95,8 @@ class Border:
         if action.bounded:
             # Halved before they are added: the widest bounds must not overflow.
             self._centre, self._half = low / 2 + high / 2, high / 2 - low / 2
+        if not self._identity:  # clipped while still in float64, where nothing overflows
+            self._low, self._high = self._low.astype(np.float64), self._high.astype(np.float64)
 
     def to_real(self, action: np.ndarray) -> np.ndarray:
         if self._counted:
@@ -104,12 +106,13 @@ class Border:
         if 0 in np.isfinite(action).tobytes():
             raise _not_finite(action)
         if self._identity:
-            real = np.maximum(action, self._low).astype(np.float32, copy=False)
+            real = np.maximum(action, self._low)
         else:
             # In float64, so that -1 and 1 arrive at the bounds and not next to them.
-            real = (action * self._half + self._centre).astype(np.float32)
+            real = action * self._half + self._centre
             np.maximum(real, self._low, out=real)
         np.minimum(real, self._high, out=real)
+        real = real.astype(np.float32, copy=False)
         return real if self._flat else real.reshape(len(real), *self._row_shape)
 
     def to_normalised(self, action: np.ndarray) -> np.ndarray:

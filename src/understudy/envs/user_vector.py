@@ -1,5 +1,6 @@
 """A user's own gymnasium.vector.VectorEnv, read correctly in every autoreset mode."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import gymnasium
@@ -7,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.guard import CLIPPED, LIMIT, STANDARD, Fault, Ledger
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of
 from understudy.types import EnvironmentError
@@ -22,8 +24,11 @@ class UserVectorEnvs(HostEnvs):
     - DISABLED: nothing happens; this class resets the ended rows, seeded.
 
     In the first two modes the vector environment resets by itself and cannot be told a seed,
-    so only the first episode of each row is seeded from the run's seed tree.
+    so only the first episode of each row is seeded from the run's seed tree. No row can be built
+    again alone: absurd numbers are clipped here as everywhere, all other faults are errors.
     """
+
+    replayable = False
 
     def __init__(self, vector_env: VectorEnv, seeds: EpisodeSeeds, owned: bool = True):
         """`owned=False` leaves the vector environment open at `close`: it is the user's."""
@@ -39,10 +44,11 @@ class UserVectorEnvs(HostEnvs):
         self._shape = (self.num_envs, *self.spec.observation.shape)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._only_resets = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: ended one step ago
+        self._ledger = Ledger(STANDARD)
+        self.faults = self._ledger.counts
 
     @property
     def episodes(self) -> np.ndarray:
-        """[M] the number of each environment's open episode; -1 before the first reset."""
         return self._episodes.copy()
 
     def reset(self) -> np.ndarray:
@@ -82,6 +88,12 @@ class UserVectorEnvs(HostEnvs):
         else:
             observation = self._reset_where(last, following)
         return HostStep(reward, terminated, last, following, observation, valid)
+
+    def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
+        raise EnvironmentError(
+            "the episodes of a vector environment cannot be brought back: give a callable that "
+            "makes one environment"
+        )
 
     def close(self) -> None:
         if self._owned and not self._closed:
@@ -126,11 +138,11 @@ class UserVectorEnvs(HostEnvs):
                     f"environment {row}: the episode ended but info has no final_obs for it, "
                     "which the SAME_STEP autoreset mode promises"
                 )
-            final = np.asarray(final)
+            final = np.array(final)
             if final.shape != self._shape[1:]:
                 raise _wrong_shape(int(row), self._shape[1:], final.shape)
-            following[row] = final
-        return self._finite(following, context)
+            following[row] = self._sane(final[None], context, int(row))[0]
+        return following
 
     def _read(self, observation: Any, context: str) -> np.ndarray:
         """A checked copy: with `copy=False` the vector environment reuses its arrays."""
@@ -145,23 +157,30 @@ class UserVectorEnvs(HostEnvs):
                 f"the vector environment was expected to give observations of dtype "
                 f"{self._dtype}, got {observation.dtype} ({context})"
             )
-        return self._finite(observation.astype(self._dtype), context)
-
-    def _finite(self, values: np.ndarray, context: str) -> np.ndarray:
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
-            raise EnvironmentError(
-                f"environment {row}: the observation is {values[(row, *rest)]} at index {rest} "
-                f"({context})"
-            )
-        return values
+        return self._sane(observation, context).astype(self._dtype)
 
     def _rewards(self, rewards: Any, context: str) -> np.ndarray:
-        rewards = np.array(rewards, np.float32)
-        if not np.isfinite(rewards).all():
-            row = int(np.argmax(~np.isfinite(rewards)))
-            raise EnvironmentError(f"environment {row}: the reward is {rewards[row]} ({context})")
-        return rewards
+        rewards = self._sane(np.asarray(rewards, np.float64), context, what="reward")
+        return rewards.astype(np.float32)
+
+    def _sane(
+        self, values: np.ndarray, context: str, first_row: int = 0, what: str = "observation"
+    ) -> np.ndarray:
+        """The same numbers, absurd ones clipped; what is no number is an error."""
+        if values.dtype.kind != "f" or (np.abs(values) <= LIMIT).all():
+            return values
+        wrong = ~np.isfinite(values)
+        clipped = not wrong.any()
+        if clipped:
+            wrong = np.abs(values) > LIMIT
+        row, *rest = np.argwhere(wrong)[0].tolist()
+        where = f" at index {rest}" if rest else ""
+        problem = f"environment {first_row + row}: the {what} is {values[(row, *rest)]}{where}"
+        if not clipped:
+            raise EnvironmentError(f"{problem} ({context})")
+        told = f"{problem}, clipped to {LIMIT:g} ({context})"
+        self._ledger.take([Fault(CLIPPED, told, count=int(wrong.sum()))])
+        return np.clip(values, -LIMIT, LIMIT)
 
 
 def _raised(call: str, error: Exception) -> EnvironmentError:

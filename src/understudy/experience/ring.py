@@ -65,21 +65,30 @@ def create(spec: Spec, capacity: int, lanes: int, prioritised: bool = False) -> 
 
 
 def add(ring: Ring, step: Transition, valid: Bool[Array, " lanes"]) -> Ring:
-    """Append one step of every lane; rows that are not `valid` leave no trace."""
+    """Append one step of every lane. Rows that are not `valid` leave no trace, except that one
+    which is `last` cuts the open episode: the lane's previous step becomes its last."""
     lanes, slots = ring.storage.reward.shape
     # The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice,
     # folds that into the gathers of a `sample` that follows, and then copies the whole ring in
     # order to keep its old and its new version. So a single lane writes a second row, to a slot
     # that does not exist, where it is dropped.
-    lane, slot = jnp.arange(lanes), ring.cursor
+    lane, slot, nowhere = jnp.arange(lanes), ring.cursor, jnp.int32(slots)
+    cut = step.last & ~valid
+    before = jnp.where(cut, (slot - 1) % slots, nowhere)
     if lanes == 1:
-        lane, slot = jnp.zeros(2, jnp.int32), jnp.stack([slot[0], jnp.int32(slots)])
+        lane, slot = jnp.zeros(2, jnp.int32), jnp.stack([slot[0], nowhere])
 
     def write(store: Array, row: Array) -> Array:
         rows = jnp.broadcast_to(row, (len(lane), *row.shape[1:])).astype(store.dtype)
         return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)
 
     storage = jax.tree.map(write, ring.storage, step)
+    # Once more, and in the same scatter what a cut says of the step before.
+    place = (jnp.tile(jnp.arange(lanes), 2), jnp.concatenate([ring.cursor, before]))
+    last = ring.storage.last.at[place].set(
+        jnp.concatenate([step.last, cut]), mode="drop", unique_indices=True
+    )
+    storage = storage._replace(last=last)
     advance = valid.astype(jnp.int32)
     cursor = (ring.cursor + advance) % slots
     return Ring(

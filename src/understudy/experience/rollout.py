@@ -47,16 +47,19 @@ def trajectory(
     rollout: Rollout, *, gamma: Float[Array, ""], reward_scale: Float[Array, ""]
 ) -> Trajectory:
     """All of it, in the order it happened. The oldest step lies under the cursor, which need not
-    be the first place: the host loop begins with a step that only reset."""
+    be the first place: the host loop begins with a step that only reset. A row that is `last`
+    but not valid cuts the open episode: the step before it counts as its last."""
     steps, valid = jax.tree.map(
         lambda x: jnp.roll(x, -rollout.cursor, axis=0), (rollout.storage, rollout.valid)
     )
+    cut = steps.last & ~valid
+    followed_by_cut = jnp.concatenate([cut[1:], jnp.zeros_like(cut[:1])])
     return Trajectory(
         observation=steps.observation,
         action=steps.action,
         reward=reward_scale * steps.reward,
         discount=gamma * (1.0 - steps.terminated),
-        last=steps.last,
+        last=steps.last | followed_by_cut,
         next_observation=steps.next_observation,
         valid=valid,
     )

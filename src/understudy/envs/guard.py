@@ -1,0 +1,104 @@
+"""What happens when an environment fails. Free of JAX: environment workers import it."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from understudy.errors import ConfigError, EnvironmentError
+
+LIMIT = 1e15  # numbers are clipped to ±LIMIT: float32 can hold the sum of 10⁸ of their squares
+TRIES = 3  # to begin one episode
+WINDOW = 1_000  # episodes over which failures are counted
+LONGEST_TIMEOUT = 1e6  # seconds
+
+REBUILT, RESTARTED, DROPPED, CLIPPED = KINDS = (
+    "rebuilds",
+    "worker_restarts",
+    "dropped_episodes",
+    "clipped_values",
+)
+
+_log = logging.getLogger("understudy.envs")
+
+
+@final
+@dataclass(frozen=True)
+class Guard:
+    """How much of an environment's misbehaviour a run puts up with."""
+
+    step_timeout: float = 60.0
+    """Seconds a worker process has for one step of its environments; then it is replaced. An
+    environment in the run's own process cannot be interrupted."""
+    most_rebuilds: int = 3
+    """Failures survived within 1,000 episodes of all environments together."""
+    non_finite: str = "error"
+    """What a NaN or an infinity in an observation or a reward does: "error" ends the run, "drop"
+    ends the episode and forgets the step."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        timeout, most = self.step_timeout, self.most_rebuilds
+        if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST_TIMEOUT:
+            problems.append(
+                f"step_timeout must be above 0 and at most {LONGEST_TIMEOUT:,.0f} seconds, "
+                f"got {timeout!r}"
+            )
+        if not isinstance(most, int) or most < 0:
+            problems.append(f"most_rebuilds must be a whole number from 0 on, got {most!r}")
+        if self.non_finite not in ("error", "drop"):
+            problems.append(f'non_finite must be "error" or "drop", got {self.non_finite!r}')
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+
+STANDARD = Guard()
+
+
+class Fault(NamedTuple):
+    """Something that was survived."""
+
+    kind: str  # one of KINDS
+    message: str  # begins with the environment
+    trace: str = ""
+    cut_rows: tuple[int, ...] = ()  # whose open episodes it ended
+    count: int = 1
+
+
+@final
+class Ledger:
+    """Counts and logs what was survived, and says when it is too much."""
+
+    def __init__(self, guard: Guard):
+        self._guard = guard
+        self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.episodes = 0  # begun so far, in all environments
+        self._failures: deque[tuple[int, str]] = deque()  # when and how, of the latest episodes
+
+    def take(self, faults: Iterable[Fault]) -> list[int]:
+        """Enter these; gives the rows whose open episodes were cut."""
+        cut: list[int] = []
+        for fault in faults:
+            known = self.counts[fault.kind] > 0
+            self.counts[fault.kind] += fault.count
+            cut += fault.cut_rows
+            text = f"{fault.message}\n{fault.trace}".strip()
+            if fault.kind in (REBUILT, RESTARTED):
+                _log.warning("%s", text)
+                self._fail(text)
+            elif not known:
+                _log.warning("%s (counted from now on, without another warning)", text)
+        return cut
+
+    def _fail(self, text: str) -> None:
+        failures, most = self._failures, self._guard.most_rebuilds
+        failures.append((self.episodes, text))
+        while failures[0][0] <= self.episodes - WINDOW:
+            failures.popleft()
+        if len(failures) > most:
+            times = "once" if len(failures) == 1 else f"{len(failures)} times"
+            raise EnvironmentError(
+                f"environments failed {times} within {WINDOW:,} episodes, more than "
+                f"most_rebuilds={most}. The first time:\n{failures[0][1]}"
+            )

@@ -1,0 +1,137 @@
+"""However an episode ends, what follows it counts with exactly the right discount."""
+
+from collections import defaultdict
+from functools import partial
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fault_env import FaultEnv
+
+from understudy.envs import EpisodeSeeds, SerialEnvs
+from understudy.experience import ring, rollout
+from understudy.math.returns import gae
+from understudy.types import ArraySpec, Continuous, Spec, Transition
+
+SPEC = Spec(ArraySpec((1,)), Continuous((-1.0,), (1.0,), (1,)))
+GAMMA = 0.5
+ONE = jnp.float32(1.0)
+
+
+class Ends(gymnasium.Env):
+    """Episode 0 terminates and is truncated at once, 1 is truncated, 2 terminates, each at its
+    first step; 3 is truncated after two. Step k of all gives 2^k and shows k."""
+
+    observation_space = gymnasium.spaces.Box(-9, 99, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    script = ((1, True, True), (1, False, True), (1, True, False), (2, False, True))
+
+    def __init__(self):
+        self.episode, self.time, self.count = -1, 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.time = self.episode + 1, 0
+        return np.float32([-1]), {}
+
+    def step(self, action):
+        length, terminated, truncated = self.script[self.episode]
+        self.time, self.count = self.time + 1, self.count + 1
+        over = self.time == length
+        reward = float(2 ** (self.count - 1))
+        return np.float32([self.count]), reward, over and terminated, over and truncated, {}
+
+
+def transitions(envs, count):
+    """What an engine hands to the experience: steps and their validity."""
+    observation = envs.reset()
+    for _ in range(count):
+        action = np.zeros((envs.num_envs, envs.spec.action.size), np.float32)
+        step = envs.step(action)
+        facts = (observation, action, step.reward, step.terminated, step.last)
+        yield Transition(*map(jnp.asarray, (*facts, step.next_observation))), step.valid
+        observation = step.observation
+
+
+def sampled(store, n_step):
+    """next observation → all pairs (reward, discount) that lead to it, of everything in a ring."""
+    batch, _ = ring.sample(
+        store, jax.random.PRNGKey(0), 256, gamma=jnp.float32(GAMMA), reward_scale=ONE, n_step=n_step
+    )
+    facts = zip(batch.reward.tolist(), batch.discount.tolist(), strict=True)
+    found = defaultdict(set)
+    for seen, pair in zip(batch.next_observation.tolist(), facts, strict=True):
+        found[tuple(seen)].add(pair)
+    return dict(found)
+
+
+def collected(steps, horizon):
+    store = rollout.create(SPEC, horizon, 1)
+    for step, valid in steps:
+        store = rollout.add(store, step, jnp.asarray(valid))
+    return rollout.trajectory(store, gamma=jnp.float32(GAMMA), reward_scale=ONE)
+
+
+@pytest.mark.fault(12, "terminated, truncated, both, at the first step: the exact discount (ring)")
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_discounts_from_the_ring(n_step):
+    store = ring.create(SPEC, 8, 1)
+    for step, valid in transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5):
+        store = ring.add(store, step, jnp.asarray(valid))
+    # Terminated and truncated at once is terminated; only truncated bootstraps from its own next
+    # observation.
+    want = {(1.0,): {(1.0, 0.0)}, (2.0,): {(2.0, GAMMA)}, (3.0,): {(4.0, 0.0)}}
+    if n_step == 1:
+        want |= {(4.0,): {(8.0, GAMMA)}, (5.0,): {(16.0, GAMMA)}}
+    else:
+        want |= {(5.0,): {(8 + GAMMA * 16, GAMMA**2), (16.0, GAMMA)}}
+    assert sampled(store, n_step) == want
+
+
+@pytest.mark.fault(12, "the same for a rollout, with resets in its middle")
+def test_discounts_from_a_rollout():
+    steps = collected(transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5), horizon=5)
+    assert steps.discount[:, 0].tolist() == [0.0, GAMMA, 0.0, GAMMA, GAMMA]
+    assert steps.last[:, 0].tolist() == [True, True, True, False, True]
+    assert steps.next_observation[:, 0, 0].tolist() == [1, 2, 3, 4, 5]
+    assert steps.observation[:, 0, 0].tolist() == [-1, -1, -1, -1, 4]
+
+
+CUT_SEEDS = EpisodeSeeds(4)
+CUT_PLAN = {CUT_SEEDS(0, 0): (3, "raise")}  # two good steps, then the environment falls over
+
+
+@pytest.mark.fault(1, "the cut episode never bridges two: n-step sums stop at its last good step")
+def test_a_cut_episode_is_not_bridged_in_the_ring():
+    envs = SerialEnvs([partial(FaultEnv, 0, CUT_PLAN, [])], CUT_SEEDS)
+    spec, (first, second) = envs.spec, (CUT_SEEDS(0, number) % 997 for number in (0, 1))
+    store = ring.create(spec, 8, 1)
+    for step, valid in transitions(envs, 5):
+        store = ring.add(store, step, jnp.asarray(valid))
+    envs.close()
+    # Each step gives −1; there are two good ones of each episode, before and after the cut.
+    both = {(-1 - GAMMA, GAMMA**2), (-1.0, GAMMA)}
+    assert sampled(store, 3) == {(0, first, 2, 0): both, (0, second, 2, 0): both}
+    assert store.storage.last[0, :4].tolist() == [False, True, False, False]
+    assert int(ring.num_stored(store)) == 4
+
+
+@pytest.mark.fault(1, "nor do advantages cross the cut in a rollout")
+def test_a_cut_episode_is_not_bridged_in_a_rollout():
+    row, no = jnp.zeros((1, 1)), jnp.array([False])
+    rows = [
+        (Transition(row, row, jnp.array([reward]), no, jnp.array([last]), row), np.array([valid]))
+        for reward, last, valid in [
+            (1.0, False, True),
+            (2.0, False, True),
+            (99.0, True, False),
+            (4.0, False, True),
+        ]
+    ]
+    told = collected(rows, horizon=4)
+    assert told.last[:, 0].tolist() == [False, True, True, False]
+    assert told.valid[:, 0].tolist() == [True, True, False, True]
+    zero = jnp.zeros((4, 1))
+    advantage = gae(told.reward, told.discount, told.last, zero, zero, jnp.float32(GAMMA))
+    assert advantage[:2, 0].tolist() == [1 + GAMMA * 2, 2.0]

@@ -1,0 +1,154 @@
+"""A worker process that dies or hangs is replaced; the others' steps are real ones."""
+
+import multiprocessing
+import os
+import signal
+import time
+from functools import partial
+from multiprocessing.shared_memory import SharedMemory
+
+import numpy as np
+import pytest
+from fault_env import LENGTH, FaultEnv, factories
+
+from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs
+from understudy.types import EnvironmentError
+
+ROWS, WORKERS = 4, 2  # rows 0 and 1 are the first worker's, 2 and 3 the second's
+SEEDS = EpisodeSeeds(4, ROWS)
+ZERO = np.zeros((ROWS, 2), np.float32)
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def build(plans, guard=None):
+        parts = factories(plans, [[] for _ in range(ROWS)])
+        envs = ProcessEnvs(parts, SEEDS, WORKERS, guard or Guard())
+        made.append((envs, envs._group.memory.name))
+        return envs
+
+    yield build
+    for envs, segment in made:
+        envs.close()
+        with pytest.raises(FileNotFoundError):
+            SharedMemory(segment)
+    assert not multiprocessing.active_children()
+
+
+def at(row, episode, step, what):
+    return {row: {SEEDS(row, episode): (step, what)}}
+
+
+def fresh(rows, episode):
+    return [[row, SEEDS(row, episode) % 997, 0, 0] for row in rows]
+
+
+def assert_cut(before, step, rows):
+    """The rows of one worker begin episode 1; those of the other have taken a step."""
+    assert (~step.valid).nonzero()[0].tolist() == rows
+    assert step.last.nonzero()[0].tolist() == rows
+    assert not step.terminated.any() and not step.reward[rows].any()
+    assert step.next_observation[rows].tolist() == before[rows].tolist()
+    assert step.observation[rows].tolist() == fresh(rows, 1)
+    others = [row for row in range(ROWS) if row not in rows]
+    assert (step.next_observation[others, 2] == before[others, 2] + 1).all()
+    assert (step.reward[others] == -1).all()
+
+
+@pytest.mark.fault(2, "the worker is restarted, its rows are cut, the others' steps are real")
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [("killed", "signal 9"), ("segfault", "signal 11"), ("exit", "code 3")],
+)
+def test_a_worker_that_dies_in_a_step_is_replaced(make, what, how, caplog):
+    envs = make(at(1, 0, 3, what))
+    envs.reset()
+    seen = [envs.step(ZERO).observation for _ in range(2)][-1]
+    assert_cut(seen, envs.step(ZERO), rows=[0, 1])
+    assert envs.episodes.tolist() == [1, 1, 0, 0]
+    following = [envs.step(ZERO) for _ in range(LENGTH)]
+    assert all(step.valid.all() for step in following)
+    assert envs.episodes.tolist() == [2, 2, 1, 1]  # in step with its new worker
+    assert following[-1].observation[:2].tolist() == fresh([0, 1], 2)
+    assert envs.faults["worker_restarts"] == 1
+    [record] = caplog.records
+    told = record.getMessage()
+    assert f"environments 0 to 1 ended by {how}".replace("by code", "with code") in told
+    assert f"environment 1: step 3 of episode 0, seed {SEEDS(1, 0)}" in told
+    assert "last action [-1.0, 3.75]" in told
+
+
+@pytest.mark.fault(2, "killed between two steps: the same")
+def test_a_worker_killed_while_idle_is_replaced(make):
+    envs = make({})
+    seen = envs.reset()
+    os.kill(envs.processes[1].pid, signal.SIGKILL)
+    envs.processes[1].join()
+    assert_cut(seen, envs.step(ZERO), rows=[2, 3])
+    assert envs.step(ZERO).valid.all()
+
+
+@pytest.mark.fault(2, "noticed within 1 s, while other workers are at work")
+def test_a_death_is_noticed_while_others_are_at_work(make, caplog):
+    envs = make(at(0, 0, 1, "slow") | at(2, 0, 1, "killed"))
+    seen = envs.reset()
+    begun = time.time()
+    assert_cut(seen, envs.step(ZERO), rows=[2, 3])
+    assert caplog.records[0].created - begun < 1 < time.time() - begun
+
+
+@pytest.mark.fault(2, "workers that keep dying end the run; never a bare EOFError")
+def test_workers_that_keep_dying_end_the_run(make):
+    plan = {0: {SEEDS(0, episode): (1, "exit") for episode in range(9)}}
+    envs = make(plan)
+    envs.reset()
+    with pytest.raises(EnvironmentError, match=r"failed 4 times(.|\n)*ended with code 3"):
+        for _ in range(LENGTH):
+            envs.step(ZERO)
+    with pytest.raises(EnvironmentError, match="closed"):
+        envs.reset()
+
+
+@pytest.mark.fault(2, "a worker that dies whenever it resets: an error after 3 tries")
+@pytest.mark.parametrize("guard", [Guard(most_rebuilds=9), Guard(most_rebuilds=1)])
+def test_workers_that_die_at_each_reset(make, guard):
+    envs = make(at(3, 0, 0, "killed"), guard)
+    problem = "3 in a row" if guard.most_rebuilds == 9 else "failed 2 times"
+    with pytest.raises(EnvironmentError, match=problem):
+        envs.reset()
+    assert envs.faults["worker_restarts"] == min(3, guard.most_rebuilds + 1)
+
+
+@pytest.mark.fault(2, "a worker that dies during a replay is replaced, which replays again")
+def test_a_worker_that_dies_in_a_replay(make):
+    episodes, past = np.array([3, 0, 2, 0]), [np.zeros((n, 2), np.float32) for n in (2, 0, 3, 1)]
+    wanted = make({}).replay(episodes, past)
+    envs = make({})
+    envs.reset()
+    os.kill(envs.processes[0].pid, signal.SIGKILL)
+    assert envs.replay(episodes, past).tobytes() == wanted.tobytes()
+    assert envs.episodes.tolist() == [3, 0, 2, 0]
+    assert envs.step(ZERO).next_observation[:, 2].tolist() == [3, 1, 4, 2]
+
+
+@pytest.mark.fault(4, "killed after step_timeout and replaced; the others continue")
+def test_a_worker_that_hangs_is_replaced(make, caplog):
+    envs = make(at(2, 0, 2, "hang"), Guard(step_timeout=1.0))
+    envs.reset()
+    seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.processes]
+    assert_cut(seen, envs.step(ZERO), rows=[2, 3])
+    now = [process.pid for process in envs.processes]
+    assert now[0] == pids[0] and now[1] != pids[1]
+    assert envs.step(ZERO).valid.all()
+    assert "environments 2 to 3 gave no answer in time" in caplog.records[0].getMessage()
+
+
+@pytest.mark.fault(5, "an error before training with that worker's traceback; no orphans")
+def test_a_constructor_that_fails_in_worker_7_of_8():
+    parts = [partial(FaultEnv, row, {}, ["constructor"] if row == 6 else []) for row in range(8)]
+    with pytest.raises(EnvironmentError, match="environment 6: the constructor raised") as caught:
+        ProcessEnvs(parts, EpisodeSeeds(0, 8), num_workers=8)
+    assert "no such robot" in str(caught.value) and "fault_env.py" in str(caught.value)
+    assert not multiprocessing.active_children()
