@@ -77,7 +77,7 @@ def lopsided():
 
 def states(agent, directory):
     agent.save(directory)
-    return (directory / "state.safetensors").read_bytes()
+    return (directory / "learner.safetensors").read_bytes()
 
 
 def test_train_says_what_it_did(trained):
@@ -105,8 +105,7 @@ def test_a_run_directory_holds_everything(trained):
     about = json.loads((directory / "run.json").read_text())
     assert about["algorithm"] == agent.algorithm.name and about["env"] == agent.env_name
     assert about["config"]["hidden_sizes"] == [8, 8]
-    for place in ("checkpoint", "best"):
-        assert us.load(directory / place).steps in (110, 220)
+    assert us.load(directory / "best").steps in (110, 220)
     assert us.load(directory).steps == 220
 
 
@@ -194,10 +193,13 @@ def test_a_checkpoint_of_another_algorithm_is_refused(trained, tmp_path):
     assert type(agent).load(tmp_path / "a").steps == agent.steps
 
 
-def test_a_loaded_agent_trains_on_once_its_replay_is_full_again(trained, tmp_path):
+@pytest.mark.fault(32, "without its experience a run goes on only when asked, after refilling")
+def test_without_its_experience_an_agent_refills_before_it_learns(trained, tmp_path):
     agent, _, _ = trained
-    agent.save(tmp_path / "a")
-    loaded = us.load(tmp_path / "a")
+    agent.save(tmp_path / "a", experience=False)
+    with pytest.raises(CheckpointError, match="refill=True"):
+        us.load(tmp_path / "a").train(THEN, **QUIET)
+    loaded = us.load(tmp_path / "a", refill=True)
     done = json.loads((tmp_path / "a" / "checkpoint.json").read_text())["position"]["updates"]
     run = us.RunConfig(log_every=1, evaluate_every=0, evaluation_episodes=1)
     summary = loaded.train(THEN, run=run, progress=False)
@@ -206,7 +208,7 @@ def test_a_loaded_agent_trains_on_once_its_replay_is_full_again(trained, tmp_pat
     assert THEN - 20 <= gained[-1] <= THEN - 19  # the host loop is one step behind
     assert np.diff(gained).max() == 1  # and nothing is made up for
     assert loaded.steps == agent.steps + THEN
-    assert states(loaded, tmp_path / "b") != (tmp_path / "a" / "state.safetensors").read_bytes()
+    assert states(loaded, tmp_path / "b") != (tmp_path / "a" / "learner.safetensors").read_bytes()
     loaded.close()
 
 
@@ -253,8 +255,11 @@ def test_a_member_is_not_moved_by_the_others_training(three):
 def test_a_callable_environment(lopsided, tmp_path):
     """It cannot be stored: it is asked for, and then all is as before."""
     lopsided.save(tmp_path / "a")
-    with pytest.raises(CheckpointError, match=r"\benv\b"):
-        us.load(tmp_path / "a")
+    alone = us.load(tmp_path / "a")  # it acts without any environment, and does nothing else
+    np.testing.assert_array_equal(alone.act(OBSERVATIONS), lopsided.act(OBSERVATIONS))
+    for use in (alone.evaluate, lambda: alone.train(10, **QUIET)):
+        with pytest.raises(EnvironmentError, match=r"can only act.*\benv\b"):
+            use()
     with pytest.raises(CheckpointError, match="another environment"):
         us.load(tmp_path / "a", env=HOST)
     loaded = us.load(tmp_path / "a", env=Lopsided)
@@ -283,7 +288,7 @@ def test_ones_own_networks(tmp_path):
     agent = tiny("TD3", NATIVE, networks)
     agent.train(40, **QUIET)
     agent.save(tmp_path / "a")
-    assert b'"shape":[1,6,1]' in (tmp_path / "a" / "state.safetensors").read_bytes()
+    assert b'"shape": [1, 6, 1]' in (tmp_path / "a" / "learner.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match=r"\bnetworks\b"):
         us.load(tmp_path / "a")
     loaded = us.load(tmp_path / "a", networks=networks)

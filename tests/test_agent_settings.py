@@ -65,16 +65,30 @@ def test_a_bad_value_changes_nothing(pair, values, words):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_a_schedule_must_be_handed_in_again(tmp_path):
+def test_our_own_curves_are_stored_and_functions_handed_in_again(tmp_path):
     agent = us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL))
-    schedules = {"gamma": us.linear(0.9, 0.99)}
+    schedules = {"gamma": us.linear(0.9, 0.99), "tau": lambda step: 0.01 + step / 1e5}
     agent.train(100, schedules=schedules, **QUIET)
     agent.save(tmp_path / "saved")
-    with pytest.raises(CheckpointError, match=r"its schedules \(gamma\)"):
+    with pytest.raises(CheckpointError, match=r"its schedules \(tau\)"):
         us.load(tmp_path / "saved")
-    again = us.load(tmp_path / "saved", schedules=schedules)
+    again = us.load(tmp_path / "saved", schedules={"tau": schedules["tau"]})
     again.train(10, **QUIET)
     assert hyper(again, "gamma")[0] == np.float32(0.99)  # the horizon came back with it
+    assert hyper(again, "tau")[0] == np.float32(0.01 + 109 / 1e5)
+
+
+def test_what_was_set_by_hand_stays_set(tmp_path):
+    """A setting that the config itself moves, and that somebody has taken over."""
+    config = us.SACConfig(**SMALL, anneal_learning_rate=True)
+    agent = us.SAC("jax:Pendulum-v1", config)
+    agent.train(50, **QUIET)
+    agent.set(learning_rate=0.25)
+    agent.save(tmp_path / "saved")
+    again = us.load(tmp_path / "saved")
+    again.train(10, **QUIET)
+    again.train(10, schedules={"gamma": us.constant(0.5)}, **QUIET)
+    assert hyper(again, "learning_rate")[0] == 0.25 and hyper(again, "gamma")[0] == 0.5
 
 
 def test_weights_are_taken_over_and_targets_follow(pair):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from understudy.algorithms.mpo import MPOConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
+    from understudy.envs.guard import Guard
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
     from understudy.nets import Networks
     from understudy.runs.run import RunConfig
@@ -40,6 +41,7 @@ __all__ = [
     "Agent",
     "DDPGConfig",
     "DDQNConfig",
+    "Guard",
     "MPOConfig",
     "Networks",
     "RunConfig",
@@ -56,9 +58,10 @@ __all__ = [
     "piecewise",
 ]
 
-_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runs")
+_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runner", "runs")
 _HOME = {
     "Agent": "agent",
+    "Guard": "envs.guard",
     "load": "agent",
     "Networks": "nets",
     "RunConfig": "runs.run",

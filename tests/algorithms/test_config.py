@@ -20,12 +20,14 @@ def refusal(config, **settings) -> str:
     return message
 
 
+@pytest.mark.fault(15, "an unknown field is answered with the nearest name")
 @configs
 def test_an_unknown_field_is_answered_with_the_nearest(config):
     assert "'learning_rte' (did you mean 'learning_rate'?)" in refusal(config, learning_rte=1e-3)
     assert "unknown field 'zzz'" in refusal(config, zzz=1)
 
 
+@pytest.mark.fault(16, "all problems in one message")
 @configs
 def test_all_problems_are_told_at_once(config):
     message = refusal(config, gamma=1.01, batch_size=100, buffer_size=50, min_buffer_size=10)
@@ -36,6 +38,7 @@ def test_all_problems_are_told_at_once(config):
     assert "tau must be above 0" in message and "batch_size must be a whole number" in message
 
 
+@pytest.mark.fault(17, "a wrong type or value is refused, by name")
 @configs
 @pytest.mark.parametrize(
     "settings, words",
@@ -65,6 +68,7 @@ def test_wrong_values(config, settings, words):
     assert words in refusal(config, **settings)
 
 
+@pytest.mark.fault(17, "5e3 is a count and 1 a number: exact conversions only")
 @configs
 def test_exact_conversions_are_made(config):
     made = config(buffer_size=5e3, batch_size=64.0, learning_rate=1, hidden_sizes=[32, 16.0])

@@ -171,3 +171,25 @@ def test_a_native_members_episodes_are_those_of_the_single_run():
     several = NativeEvaluator(Same(), RandomLength(), 3, 6, seed=5).returns(policies(0, 0, 0))
     single = NativeEvaluator(Same(), RandomLength(), 1, 6, seed=7).returns(policies(0))
     np.testing.assert_array_equal(several[2], single[0])
+
+
+class Fragile(Seeded):
+    """Breaks once, at the first step of all."""
+
+    broken = False
+
+    def step(self, action):
+        if self.time == 0 and not Fragile.broken:
+            Fragile.broken = True
+            raise RuntimeError("cable")
+        return super().step(action)
+
+
+def test_an_episode_that_was_cut_by_a_fault_is_played_again():
+    Fragile.broken = False
+    envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
+    evaluator = HostEvaluator(Same(), envs, 1, 2)
+    returns = evaluator.returns(jnp.zeros((1, 1)))
+    seeds = EpisodeSeeds(0, 2)
+    assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]
+    evaluator.close()

@@ -32,7 +32,7 @@ def test_a_worse_second_call_keeps_the_best_of_the_first(tmp_path):
     agent = us.SAC("jax:Pendulum-v1", CONFIG)
     for score in (5.0, 1.0):
         judged(agent, score).train(30, run=RUN, run_dir=tmp_path, progress=False)
-    assert us.load(tmp_path / "checkpoint").steps == 60
+    assert us.load(tmp_path).steps == 60
     assert us.load(tmp_path / "best").steps == 30
     judged(agent, 7.0).train(30, run=RUN, run_dir=tmp_path, progress=False)
     assert us.load(tmp_path / "best").steps == 90

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import understudy as us
+from understudy.engine import evaluate, open_episodes
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.types import EnvironmentError
 
@@ -130,27 +131,29 @@ def test_an_endless_episode_takes_no_memory():
         tracemalloc.stop()
 
 
-class Judge:
-    """Evaluates without playing: an episode that never ends has no return."""
-
-    def returns(self, policy):
-        return np.zeros((1, 1))
-
-    def close(self):
-        pass
-
-
 @pytest.mark.fault(14, "episode statistics are absent, not wrong")
-def test_an_endless_episode_has_no_statistics():
+def test_an_endless_episode_has_no_statistics(monkeypatch, caplog):
     config = us.SACConfig(
         hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
     )
     agent, told = us.SAC(Endless, config), []
-    agent._evaluators[1] = Judge()
+    monkeypatch.setattr(evaluate, "MOST_STEPS", 30)
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
     agent.train(40, run=run, observers=(lambda facts: told.append(dict(facts)),), progress=False)
     agent.close()
-    assert len(told) >= 4
+    assert len(told) >= 4 and "had not ended after 30 steps" in caplog.text
     for facts in told:
         values = [value for name, value in facts.items() if name.startswith("rollout/ep_")]
         assert np.isnan(np.array(values, np.float64)).all()
+
+
+@pytest.mark.fault(14, "the actions that bring an episode back are bounded, too")
+def test_an_endless_episode_is_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr(open_episodes, "LONGEST", 3_000)
+    kept, action = open_episodes.OpenActions(2), np.zeros((2, 1), np.float32)
+    envs = SerialEnvs([Endless] * 2, EpisodeSeeds(0, 2))
+    envs.reset()
+    for step in range(10_000):
+        kept.note(action, np.array([False, step % 1_000 == 999]))
+    assert kept._kept.nbytes <= 2 * 3_000 * action.nbytes
+    assert kept.named(envs)["lengths"].tolist() == [-1, 0]  # the endless one cannot come back

@@ -13,6 +13,7 @@ class Unbounded(gymnasium.Env):
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
+@pytest.mark.fault(16, "wrong settings are refused before any process starts")
 def test_mistakes_are_refused_before_anything_starts():
     for problem, make in {
         "TD3 takes a TD3Config, got a SACConfig": lambda: us.TD3("Pendulum-v1", us.SACConfig()),
@@ -42,6 +43,7 @@ def test_mistakes_are_refused_before_anything_starts():
             make()
 
 
+@pytest.mark.fault(11, "an environment that cannot be learned is refused at construction")
 def test_environments_that_cannot_be_learned():
     for problem, make in {
         "TD3 needs continuous .* are Discrete": lambda: us.TD3("CartPole-v1"),

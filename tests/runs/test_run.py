@@ -2,14 +2,17 @@
 counts."""
 
 import itertools
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from understudy.algorithms import find
-from understudy.engine.trainer import Position, Setting, Trainer
-from understudy.runs.run import RunConfig, train
-from understudy.types import ArraySpec, ConfigError, Continuous, Spec
+from understudy.engine.snapshot import Position
+from understudy.engine.trainer import Setting, Trainer
+from understudy.runs.run import Run, RunConfig
+from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
 
 SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
 
@@ -19,7 +22,7 @@ class Counting(Trainer):
 
     def __init__(self, num_envs=1, num_seeds=1, iterations=0, metrics=None, ended=True):
         self.setting = Setting(find("sac")(), SPEC, 0, num_seeds, num_envs)
-        self.position = Position(iterations, 2 * iterations)
+        self.position = Position(iterations, 2 * iterations, logged=iterations)
         self.advanced, self.told = [], dict(metrics or {})
         self.ended = ended
 
@@ -40,8 +43,27 @@ class Counting(Trainer):
     def close(self):
         pass
 
+    def _name_acting(self):
+        return {}
 
-def run(trainer, steps, observers=(), **settings):
+    def _put_acting_back(self, acting):
+        pass
+
+
+class Keeping:
+    """Remembers at which steps it was asked to keep a checkpoint."""
+
+    def __init__(self):
+        self.saved_at, self.steps = float("inf"), []
+
+    def checkpoint(self, steps):
+        self.steps.append(steps)
+
+    def newest(self):
+        return Path(f"at-{self.steps[-1]}") if self.steps else None
+
+
+def run(trainer, steps, observers=(), keeper=None, **settings):
     """The summary, the steps of all rows and the steps of those with an evaluation."""
     members = trainer.setting.num_seeds
     evaluated = []
@@ -50,7 +72,7 @@ def run(trainer, steps, observers=(), **settings):
         evaluated.append(trainer.steps)
         return np.arange(4.0 * members).reshape(members, 4)
 
-    summary = train(trainer, steps, evaluate, observers, RunConfig(**settings))
+    summary = Run(trainer, evaluate, observers, RunConfig(**settings), keeper).train(steps)
     rows = [facts["time/total_steps"] for facts in summary.history]
     assert evaluated == [
         facts["time/total_steps"] for facts in summary.history if "eval/mean_reward" in facts
@@ -170,7 +192,7 @@ def test_an_observer_may_ask_to_stop():
 
 
 def test_a_stopped_run_ends_with_an_evaluation():
-    """Evaluation is when checkpoints are kept: without it the way to the stop would be lost."""
+    """Otherwise nobody would know how good the agent is that was stopped."""
     summary, _, evaluated = run(
         Counting(), 100, [lambda facts: facts["time/total_steps"] >= 20], evaluate_every=50,
         log_every=10,
@@ -196,3 +218,66 @@ def test_all_problems_of_a_run_config_are_reported_together():
     for name in ("log_every", "evaluate_every", "evaluation_episodes"):
         assert name in str(error.value)
     assert RunConfig(evaluate_every=0).evaluate_every == 0
+
+
+def test_checkpoints_are_kept_at_their_own_interval_and_at_the_end():
+    keeper = Keeping()
+    run(Counting(), 100, keeper=keeper, log_every=30, evaluate_every=0, checkpoint_every=40)
+    assert keeper.steps == [40, 80, 100]
+    keeper = Keeping()
+    run(Counting(), 100, keeper=keeper, log_every=30, checkpoint_every=0)
+    assert keeper.steps == [100]
+
+
+def test_without_an_interval_checkpoints_follow_the_clock():
+    keeper = Keeping()
+    run(Counting(), 100, keeper=keeper, log_every=30)
+    assert keeper.steps == [100]
+    keeper = Keeping()
+    keeper.saved_at = float("-inf")  # long ago
+    run(Counting(), 100, keeper=keeper, log_every=30)
+    assert keeper.steps == [30, 60, 90, 100, 100]
+
+
+def test_what_was_not_told_before_a_stop_is_told_first():
+    trainer = Counting(iterations=20)
+    trainer.position.logged = 10
+    _, rows, evaluated = run(trainer, 20, log_every=10, evaluate_every=20)
+    assert rows == [20, 30, 40] and evaluated == [20, 40]
+
+
+@pytest.mark.fault(36, "an observer that raises: checkpoint first, then its own error")
+def test_an_observer_that_raises_costs_nothing_that_was_learned():
+    def broken(facts):
+        raise ZeroDivisionError("mine")
+
+    keeper = Keeping()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run(Counting(), 100, [broken], keeper=keeper, log_every=30)
+    assert keeper.steps == [30]
+
+
+@pytest.mark.fault(20, "ten discarded updates in a row: stop, naming the last good checkpoint")
+def test_an_error_in_training_names_the_last_good_checkpoint():
+    class Diverging(Counting):
+        def metrics(self):
+            if self.steps >= 60:
+                raise UnderstudyError("training diverged")
+            return {}
+
+    keeper = Keeping()
+    with pytest.raises(UnderstudyError, match="diverged; the last good checkpoint is at-50"):
+        run(Diverging(), 100, keeper=keeper, log_every=30, checkpoint_every=50)
+
+
+@pytest.mark.fault(23, "out of memory: batch and capacity are named, the last checkpoint too")
+def test_an_accelerator_out_of_memory_is_explained():
+    class Small(Counting):
+        def advance(self, iterations):
+            if self.steps >= 30:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            super().advance(iterations)
+
+    with pytest.raises(UnderstudyError, match="batch_size 256, buffer_size 1,000,000") as error:
+        run(Small(), 100, keeper=Keeping(), log_every=30, checkpoint_every=30)
+    assert "at-30" in str(error.value)

@@ -20,6 +20,7 @@ from understudy.algorithms.steps import when
 from understudy.engine.actions import to_real, uniform_actions
 from understudy.engine.feeding import Experience, add, with_priorities
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
+from understudy.engine.snapshot import Named, name_leaves, put_back
 from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner, move, observe, updates
 from understudy.envs.base import NativeEnv
@@ -89,7 +90,7 @@ class DeviceTrainer(Trainer):
 
     def advance(self, iterations: int) -> None:
         stop = self.position.iterations + iterations
-        while self.position.iterations < stop:
+        while self.position.iterations < stop and not self.interrupted:
             start = self.position.iterations
             count = min(self._length, stop - start)
             if count == self._length and self.cadence.steady(start, start + count):
@@ -136,6 +137,12 @@ class DeviceTrainer(Trainer):
         forgotten = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
         self._world = self._world._replace(episodes=forgotten)
         return taken
+
+    def _name_acting(self) -> Named:
+        return name_leaves(self._world)
+
+    def _put_acting_back(self, acting: Named) -> None:
+        self._world = put_back(self._world, acting)
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""

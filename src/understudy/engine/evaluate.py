@@ -2,9 +2,11 @@
 
 Each member plays the same number of episodes, one per environment, all begun together with
 fixed seeds; an environment that has finished its episode is ignored until the last one has.
-No episode is cut off or left out, so short ones weigh no more than long ones.
+No episode is left out, so short ones weigh no more than long ones; none is cut off, unless it goes
+on for ever.
 """
 
+import logging
 from functools import partial
 from typing import Any, final
 
@@ -18,6 +20,10 @@ from understudy.engine.actions import initial_memory, to_real
 from understudy.engine.members import EVALUATION, member_keys, over_members
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.types import Key, Tree
+
+MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
+
+_log = logging.getLogger("understudy.engine")
 
 
 @final
@@ -41,14 +47,22 @@ class HostEvaluator:
         rows = len(observation)
         total, playing = np.zeros(rows), np.ones(rows, bool)
         first = np.ones((self._members, self._episodes), bool)
-        while playing.any():
+        steps = 0
+        while playing.any() and steps < MOST_STEPS:
+            steps += 1
             seen = observation.reshape(self._members, self._episodes, *observation.shape[1:])
             action, memory = self._act(policy, memory, seen, first, self._key)
             action = np.asarray(action)
             step = self._envs.step(action.reshape(rows, *action.shape[2:]))
             total += np.where(playing, step.reward, 0.0)
-            playing &= ~step.last
+            total[playing & step.last & ~step.valid] = 0.0  # cut by a fault: it is played again
+            playing &= ~(step.last & step.valid)
             observation, first = step.observation, step.last.reshape(first.shape)
+        if playing.any():
+            _log.warning(
+                "%d episodes of an evaluation had not ended after %d steps: their returns are "
+                "those up to there", playing.sum(), MOST_STEPS,
+            )  # fmt: skip
         return total.reshape(self._members, self._episodes)
 
     def close(self) -> None:

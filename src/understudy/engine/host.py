@@ -23,8 +23,18 @@ from understudy.engine.actions import initial_memory, uniform_actions
 from understudy.engine.feeding import Experience
 from understudy.engine.learning import Learning
 from understudy.engine.members import ACTING, member_keys, over_members
+from understudy.engine.open_episodes import EpisodeTally, OpenActions
 from understudy.engine.packing import Parcel
-from understudy.engine.trainer import Position, Setting, Trainer
+from understudy.engine.snapshot import (
+    Named,
+    Snapshot,
+    name_leaves,
+    part_of,
+    put_back,
+    to_host,
+    under,
+)
+from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.types import ArraySpec, Key, Spec, Tree
@@ -51,12 +61,15 @@ class HostTrainer(Trainer):
         self._on_policy = isinstance(setting.algorithm.appetite, Rollout)
         self._waiting: list[np.ndarray] = []  # blocks of a rollout that is not yet complete
         self._tally = EpisodeTally(members, num_envs)
+        self._open_actions = OpenActions(members * num_envs)
         self._block: Any = None  # the last step and what to act on next, packed
 
     def advance(self, iterations: int) -> None:
         if self._block is None:
             self._block = self._pack_reset(self._envs.reset())
         for _ in range(iterations):
+            if self.interrupted:
+                break
             act = self.act_randomly if self._acting_randomly() else self.act
             if self._on_policy:
                 self._learn()
@@ -71,11 +84,9 @@ class HostTrainer(Trainer):
             action = action.reshape(-1, *action.shape[2:])
             step = self._envs.step(action)
             self._tally.count(step)
+            self._open_actions.note(action, step.last)
             self._block = self._pack(action, step)
             self.position.iterations += 1
-        for block in self._waiting:  # what has happened is in the experience whenever we stop
-            self._hand_over(block, 0, self.steps - self.setting.num_envs)
-        self._waiting.clear()
 
     def _acting_randomly(self) -> bool:
         return self.cadence.random(self.position.iterations)
@@ -92,7 +103,7 @@ class HostTrainer(Trainer):
         self._waiting.clear()
         if len(rollout) > 1 and len(rollout) == self.cadence.block_iterations:
             self._hand_over(np.stack(rollout, axis=1), count, self.steps)
-        else:  # the first one, or one that was cut by a stop
+        else:  # the first one, which begins with a reset
             for block in rollout[:-1]:
                 self._hand_over(block, 0, self.steps)
             self._hand_over(rollout[-1], count, self.steps)
@@ -137,12 +148,44 @@ class HostTrainer(Trainer):
     def experience(self, experience: Experience) -> None:
         self.learning.experience = experience
 
-    def resume(self, state: Any, position: Position) -> None:
-        super().resume(state, position)
-        self.learning.restart_counting(position.updates)
+    def restore(self, snapshot: Snapshot) -> None:
+        super().restore(snapshot)
+        self.learning.restart_counting(self.position.updates)
+
+    def _name_acting(self) -> Named:
+        named = {"key": to_host(self._act_key), **under("tally", self._tally.named())}
+        named |= under("memory", name_leaves(self._memory))
+        if self._block is None:  # nothing has happened yet
+            return named
+        named["blocks"] = np.stack([*self._waiting, self._block])
+        return named | under("environments", self._open_actions.named(self._envs))
+
+    def _put_acting_back(self, acting: Named) -> None:
+        device = self.learning.act_device
+        self._memory = jax.device_put(put_back(self._memory, part_of(acting, "memory")), device)
+        self._act_key = jax.device_put(put_back(self._act_key, {"": acting["key"]}), device)
+        self._tally.put_back(part_of(acting, "tally"))
+        if "blocks" not in acting:
+            return
+        *self._waiting, self._block = acting["blocks"]
+        before = self._parcel.read(self._block)
+        self._seen, lost = self._open_actions.bring_back(
+            self._envs, part_of(acting, "environments"), before["seen"], before["action"]
+        )
+        if lost.any():  # the step that was seen last was an episode's last one
+            now = {
+                "seen": self._seen,
+                "first": before["first"] | lost,
+                "last": before["last"] | lost,
+            }
+            self._block = self._blocks(before | now)
+            self._tally.forget(lost)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._tally.take()
+
+    def faults(self) -> dict[str, int]:
+        return self._envs.faults
 
     def close(self) -> None:
         self.learning.close()
@@ -192,30 +235,3 @@ def _block_fields(spec: Spec) -> dict[str, ArraySpec]:
         "seen": spec.observation,
         "first": flag,
     }
-
-
-@final
-class EpisodeTally:
-    """Returns and lengths of episodes, counted on the host in double precision."""
-
-    def __init__(self, members: int, num_envs: int):
-        self._num_envs = num_envs
-        self._returns = np.zeros(members * num_envs)
-        self._lengths = np.zeros(members * num_envs, np.int64)
-        self._ended: list[list[tuple[float, int]]] = [[] for _ in range(members)]
-
-    def count(self, step: HostStep) -> None:
-        self._returns += step.reward
-        self._lengths += step.valid
-        if 1 in step.last.tobytes():  # a fifth of the time of `.any()`
-            for row in np.flatnonzero(step.last & step.valid):
-                self._ended[row // self._num_envs].append(
-                    (float(self._returns[row]), int(self._lengths[row]))
-                )
-            self._returns[step.last] = 0.0
-            self._lengths[step.last] = 0
-
-    def take(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        taken = [(np.array([r for r, _ in e]), np.array([n for _, n in e])) for e in self._ended]
-        self._ended = [[] for _ in self._ended]
-        return taken

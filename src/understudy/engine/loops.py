@@ -5,6 +5,7 @@ from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
 from understudy.engine.host import HostTrainer
 from understudy.engine.trainer import Setting, Trainer
 from understudy.envs.base import NativeEnv
+from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.types import ConfigError
@@ -19,22 +20,24 @@ def check_workers(env_workers: int, source: Source) -> None:
         raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
 
 
-def make_trainer(setting: Setting, source: Source, env_workers: int) -> Trainer:
+def make_trainer(
+    setting: Setting, source: Source, env_workers: int, guard: Guard = STANDARD
+) -> Trainer:
     """The device loop for native environments, the host loop for all others."""
     if isinstance(source, NativeEnv):
         return DeviceTrainer(setting, source)
     seeds = EpisodeSeeds(setting.seed, setting.num_envs, setting.num_seeds)
     rows = setting.num_seeds * setting.num_envs
-    return HostTrainer(setting, source.make_host(rows, seeds, env_workers))
+    return HostTrainer(setting, source.make_host(rows, seeds, env_workers, guard))
 
 
 def make_evaluator(
-    setting: Setting, source: Source, episodes: int
+    setting: Setting, source: Source, episodes: int, guard: Guard = STANDARD
 ) -> HostEvaluator | NativeEvaluator:
     """What plays `episodes` of each member on environments of its own."""
     algorithm, members = setting.algorithm, setting.num_seeds
     if isinstance(source, NativeEnv):
         return NativeEvaluator(algorithm, source, members, episodes, setting.seed)
     seeds = EpisodeSeeds(setting.seed, episodes, members).for_evaluation()
-    envs = source.make_host(members * episodes, seeds)
+    envs = source.make_host(members * episodes, seeds, guard=guard)
     return HostEvaluator(algorithm, envs, members, episodes)

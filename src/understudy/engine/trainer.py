@@ -16,20 +16,23 @@ from understudy.engine.cadence import Cadence
 from understudy.engine.feeding import Experience, create, size_in_bytes
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.movement import Movement, check_names, per_member
+from understudy.engine.snapshot import (
+    Named,
+    Position,
+    Snapshot,
+    name_leaves,
+    name_ring,
+    part_of,
+    put_back,
+    put_ring_back,
+    under,
+)
 from understudy.engine.updates import Learner, Meter, begin, metric_names
+from understudy.experience import Ring
 from understudy.math.curves import Schedule
 from understudy.types import ConfigError, Spec, UnderstudyError
 
 LONGEST_ROW_OF_DISCARDS = 10
-
-
-@dataclass
-class Position:
-    """How far a run has come. Unbatched: every member is at the same place."""
-
-    iterations: int = 0  # steps of each environment
-    updates: int = 0
-    horizon: int = 0  # steps that the schedules span: those of the first training
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,12 @@ class Trainer(abc.ABC):
     learner: Learner  # [members, ...]
     experience: Experience  # [members, ...]
     movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
+    interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
-        """Train on: that many steps of every environment, and the updates they owe."""
+        """Train on: that many steps of every environment, and the updates they owe; fewer if
+        `interrupted`."""
 
     @abc.abstractmethod
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -71,6 +76,10 @@ class Trainer(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release environments."""
+
+    def faults(self) -> dict[str, int]:
+        """What went wrong in environments and was survived, counted since the start."""
+        return {}
 
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
@@ -101,12 +110,49 @@ class Trainer(abc.ABC):
         state = self.setting.algorithm.set_weights(self.learner.state, weights)
         self.learner = self.learner._replace(state=state)
 
-    def resume(self, state: Any, position: Position) -> None:
-        """Go on from a stored State. Its experience is not stored: learning waits until the
-        ring holds `min_buffer_size` transitions again, and nothing is owed for the gap."""
-        self.learner = self.learner._replace(state=jax.tree.map(jnp.array, state))
-        self.position = replace(position)
-        self.cadence = self.cadence.refilling(position.iterations)
+    def snapshot(self, world: bool = True) -> Snapshot:
+        """A copy of everything on the host, between two iterations."""
+        return Snapshot(
+            position=replace(self.position),
+            learner=name_leaves(self.learner),
+            world=self._name_world() if world else None,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on, bit for bit, where the snapshot was taken.
+
+        Where it holds no world the environments begin anew, learning waits until the ring holds
+        `min_buffer_size` transitions again, and nothing is owed for the gap."""
+        if snapshot.world is None:
+            position = replace(snapshot.position, refilled_from=snapshot.position.iterations)
+        else:
+            position = replace(snapshot.position)
+            self._put_world_back(snapshot.world)
+        self.learner = put_back(self.learner, snapshot.learner)
+        self.position = position
+        if position.refilled_from:
+            self.cadence = self.cadence.refilling(position.refilled_from)
+
+    def _name_world(self) -> Named:
+        """Experience, and what the loop itself adds to it."""
+        experience = self.experience
+        named = name_ring(experience) if isinstance(experience, Ring) else name_leaves(experience)
+        return under("experience", named) | under("acting", self._name_acting())
+
+    def _put_world_back(self, world: Named) -> None:
+        arrays, experience = part_of(world, "experience"), self.experience
+        if isinstance(experience, Ring):
+            self.experience = put_ring_back(experience, arrays)
+        else:
+            self.experience = put_back(experience, arrays)
+        self._put_acting_back(part_of(world, "acting"))
+
+    @abc.abstractmethod
+    def _name_acting(self) -> Named:
+        """What acting and stepping have come to: environments, memory, random keys."""
+
+    @abc.abstractmethod
+    def _put_acting_back(self, acting: Named) -> None: ...
 
     @property
     def steps(self) -> int:
@@ -148,16 +194,24 @@ class Trainer(abc.ABC):
                 f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
                 f"into {appetite.minibatches} equal minibatches"
             )
+        check_memory(size_in_bytes(appetite, spec, num_envs) * members)
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
         self._metric_names = metric_names(algorithm, spec, num_envs)
-        check_memory(size_in_bytes(appetite, spec, num_envs) * members)
         initial = partial(begin, algorithm, spec, num_envs, len(self._metric_names))
         keys = member_keys(self.setting.seed, members, INITIALISATION)
         learner = jax.jit(jax.vmap(initial))(keys)
         # A ring is too large to be made twice: the member axis is there from the beginning.
         each = jax.vmap(lambda _: create(appetite, spec, num_envs))
         return learner, jax.jit(lambda: each(jnp.arange(members)))()
+
+
+def learner_shapes(setting: Setting) -> Learner:
+    """What a trainer's learner looks like, before there is one."""
+    names = metric_names(setting.algorithm, setting.spec, setting.num_envs)
+    initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
+    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
+    return jax.eval_shape(jax.vmap(initial), keys)
 
 
 def check_memory(needed: int) -> None:

@@ -83,6 +83,30 @@ def evaluate(schedule: Schedule, step: int, horizon: int) -> Value:
     return _value("schedule", f"the value at step {step}", answer)
 
 
+def describe(schedule: Schedule) -> dict[str, Any] | None:
+    """A curve as JSON can hold it; None for a user's own function, which no file can."""
+    if isinstance(schedule, _Ramp):
+        kind = {_straight: "linear", _geometric: "exponential", _half_wave: "cosine"}
+        ends = {"start": _plain(schedule.start), "end": _plain(schedule.end)}
+        return {"curve": kind[schedule.between], **ends, "steps": schedule.steps}
+    if isinstance(schedule, _Piecewise):
+        points = zip(schedule.steps, map(_plain, schedule.values), strict=True)
+        return {"curve": "piecewise", "points": [list(point) for point in points]}
+    return None
+
+
+def from_description(described: dict[str, Any]) -> Curve:
+    """The curve that `describe` has described."""
+    if described["curve"] == "piecewise":
+        return piecewise(described["points"])
+    make = {"linear": linear, "exponential": exponential, "cosine": cosine}[described["curve"]]
+    return make(described["start"], described["end"], described["steps"])
+
+
+def _plain(value: Value) -> float | list[float]:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _Ramp(Curve):

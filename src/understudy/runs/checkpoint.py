@@ -1,47 +1,70 @@
 """Checkpoints: safetensors for arrays, JSON for the rest, no pickle anywhere.
 
-A checkpoint is a directory of two files. It is written beside its place and moved there whole,
-so that whoever looks finds the old one or the new one, never half of one.
+A checkpoint is a directory: a file of arrays for each group of them, and a manifest that says
+what they are, with their checksums and its own. It is written beside its place and moved there
+whole, so that whoever looks finds the old one or the new one, never half of one.
+
+This page is free of JAX.
 """
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
-from safetensors.numpy import save as format_safetensors
 
-from understudy.types import CheckpointError, Tree
+from understudy.errors import CheckpointError
 
-FORMAT = 1
-ARRAYS, MANIFEST = "state.safetensors", "checkpoint.json"
+FORMAT = 2
+MANIFEST = "checkpoint.json"
+GROUPS = ("learner", "world")
+DIRECTORY, BEST = "checkpoints", "best"  # in a run directory
+LARGEST_MANIFEST = 2**24  # bytes
+
+Arrays = Mapping[str, np.ndarray]
+
+# safetensors' names of what NumPy can read back.
+_DTYPES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
+    "float64": "F64",
+}  # fmt: skip
+
+_log = logging.getLogger("understudy.runs")
 
 
-class Checkpoint(NamedTuple):
-    arrays: dict[str, np.ndarray]
+class Stored(NamedTuple):
+    place: Path
+    groups: dict[str, dict[str, np.ndarray]]
     manifest: dict[str, Any]
 
 
-def save(path: Path | str, tree: Tree, manifest: dict[str, Any]) -> Path:
-    """Write `tree` and `manifest` to the directory `path`, replacing what was there."""
-    place = Path(path)
-    arrays = name_leaves(tree)
-    refuse_unreadable(arrays)
-    refuse_non_finite(arrays)
-    data = format_safetensors(arrays)
-    manifest = {"format": FORMAT, **manifest, "sha256": hashlib.sha256(data).hexdigest()}
+def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Path:
+    """Write groups of arrays and a manifest to the directory `place`, replacing what was there."""
+    place = Path(place)
+    for group, arrays in groups.items():
+        _refuse_unreadable(arrays)
+        if group == "learner":  # an environment's own state may hold anything
+            _refuse_non_finite(arrays)
     place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
     try:
-        _write(fresh / ARRAYS, data)
-        _write(fresh / MANIFEST, json.dumps(manifest, indent=2).encode())
+        files = {
+            _file(group): _write_arrays(fresh / _file(group), arrays)
+            for group, arrays in groups.items()
+        }
+        signed = {"format": FORMAT, **manifest, "files": files}
+        signed["sha256"] = _digest(signed)
+        _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
+        _sync_directory(fresh)
         _move_into_place(fresh, place)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -49,97 +72,173 @@ def save(path: Path | str, tree: Tree, manifest: dict[str, Any]) -> Path:
     return place
 
 
-def load(path: Path | str) -> Checkpoint:
-    """Read and verify a checkpoint directory, or the one inside a run directory."""
-    place = locate(Path(path))
-    try:
-        manifest = json.loads((place / MANIFEST).read_text())
-        data = (place / ARRAYS).read_bytes()
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{place} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
-        raise CheckpointError(f"{place / MANIFEST} is no manifest of a checkpoint")
-    if manifest["format"] > FORMAT:
-        raise CheckpointError(
-            f"{place} has format {manifest['format']}, newer than this version's {FORMAT}: "
-            "update understudy"
-        )
-    if hashlib.sha256(data).hexdigest() != manifest.get("sha256"):
-        raise CheckpointError(f"{place / ARRAYS} is damaged: its checksum does not match")
-    try:
-        return Checkpoint(parse_safetensors(data), manifest)
-    except SafetensorError as error:
-        raise CheckpointError(f"{place / ARRAYS} is damaged: {error}") from error
-
-
-def locate(path: Path) -> Path:
-    """The directory that holds the manifest: `path` itself, or its `checkpoint`."""
-    for candidate in (path, path / "checkpoint"):
-        for place in (candidate, _previous(candidate)):
-            if (place / MANIFEST).is_file():
-                return place
-    raise CheckpointError(f"there is no checkpoint in {path}")
-
-
-def name_leaves(tree: Tree) -> dict[str, np.ndarray]:
-    """Every leaf by its path, as NumPy on the host."""
-    named, _ = jax.tree_util.tree_flatten_with_path(tree)
-    # In C order: safetensors writes the bytes of a view as they lie in memory.
-    arrays = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf, order="C")
-        for path, leaf in named
+def read(place: Path | str) -> Stored:
+    """Read and verify the checkpoint directory `place`."""
+    place = Path(place)
+    manifest = _read_manifest(place)
+    groups = {
+        group: _read_arrays(place / _file(group), manifest["files"][_file(group)])
+        for group in GROUPS
+        if _file(group) in manifest["files"]
     }
-    if len(arrays) != len(named):
-        raise CheckpointError("two arrays of the state have the same name: nothing was written")
-    return arrays
+    return Stored(place, groups, manifest)
 
 
-def restore(template: Tree, arrays: dict[str, np.ndarray]) -> Tree:
-    """A tree like `template` (shapes and dtypes) with the stored values; never a part of one."""
-    named, structure = jax.tree_util.tree_flatten_with_path(template)
-    expected = {jax.tree_util.keystr(p, simple=True, separator="."): leaf for p, leaf in named}
-    differences = [f"{name} is missing" for name in expected if name not in arrays]
-    differences += [f"{name} is unknown" for name in arrays if name not in expected]
-    for name in expected.keys() & arrays.keys():
-        want, got = expected[name], arrays[name]
-        if (tuple(want.shape), want.dtype) != (got.shape, got.dtype):
-            differences.append(
-                f"{name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
-            )
-    if differences:
-        shown = "; ".join(sorted(differences)[:5])
-        more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
-        raise CheckpointError(f"the checkpoint does not fit this agent: {shown}{more}")
-    return jax.tree.unflatten(structure, [jax.numpy.asarray(arrays[name]) for name in expected])
+def read_newest(path: Path | str) -> Stored:
+    """Read a checkpoint, or the newest good one of a run directory."""
+    found = candidates(Path(path))
+    if not found:
+        raise CheckpointError(f"there is no checkpoint in {path}")
+    problems = []
+    for place in found:
+        try:
+            stored = read(place)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            _log.warning("%s; going on from %s", problem, place)
+        return stored
+    raise CheckpointError("; ".join(problems))
 
 
-def refuse_unreadable(arrays: dict[str, np.ndarray]) -> None:
-    """safetensors writes bfloat16 and its kin, but its NumPy side cannot read them again."""
+def candidates(path: Path) -> list[Path]:
+    """The checkpoints that `path` stands for, the one to try first first."""
+    own = [place for place in (path, _previous(path)) if (place / MANIFEST).exists()]
+    return own or [*reversed(numbered(path))]
+
+
+def numbered(run: Path) -> list[Path]:
+    """The checkpoints of a run directory, oldest first."""
+    places = (run / DIRECTORY).glob("[0-9]*")
+    return sorted(place for place in places if (place / MANIFEST).exists())
+
+
+def place_of(run: Path, steps: int) -> Path:
+    return run / DIRECTORY / f"{steps:012d}"
+
+
+def prune(run: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints of a run directory."""
+    for place in numbered(run)[:-keep]:
+        (place / MANIFEST).unlink(missing_ok=True)  # without it, nobody takes it for one
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def tidy(run: Path) -> None:
+    """Remove what a process that was killed has left half written."""
+    for directory in (run, run / DIRECTORY):
+        for left in directory.glob(".*.tmp"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _file(group: str) -> str:
+    return f"{group}.safetensors"
+
+
+def _refuse_unreadable(arrays: Arrays) -> None:
+    """safetensors can hold bfloat16 and its kin, but NumPy cannot read them again."""
     for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
+        if str(array.dtype) not in _DTYPES:
             raise CheckpointError(f"{name} is {array.dtype}: a checkpoint cannot hold that")
 
 
-def refuse_non_finite(arrays: dict[str, np.ndarray]) -> None:
+def _refuse_non_finite(arrays: Arrays) -> None:
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"{name} is not finite: the checkpoint was not written")
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
+    """As safetensors, array by array: the library's writer would first make a copy of it all.
+    Gives size and checksum."""
+    header: dict[str, Any] = {}
+    blocks, offset = [], 0
+    for name, array in sorted(arrays.items()):  # the same arrays make the same file
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        header[name] = {
+            "dtype": _DTYPES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + data.nbytes],
+        }
+        offset += data.nbytes
+        blocks.append(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    hash_, size = _write_synced(path, [len(text).to_bytes(8, "little"), text, *blocks])
+    return {"bytes": size, "sha256": hash_}
+
+
+def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    try:
+        if path.stat().st_size != entry["bytes"]:
+            raise CheckpointError(f"{path} is damaged: it is not as long as it was written")
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match")
+    try:
+        return parse_safetensors(data)
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def _read_manifest(place: Path) -> dict[str, Any]:
+    path = place / MANIFEST
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise CheckpointError(f"{path} is too large for a manifest")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+        raise CheckpointError(f"{path} is no manifest of a checkpoint")
+    if manifest["format"] != FORMAT:
+        age = "newer" if manifest["format"] > FORMAT else "older"
+        raise CheckpointError(
+            f"{place} has format {manifest['format']}, {age} than this version's {FORMAT}: "
+            f"use {'a newer' if age == 'newer' else 'the'} understudy that wrote it"
+        )
+    if _digest(manifest) != manifest.get("sha256"):
+        raise CheckpointError(f"{path} is damaged: its checksum does not match")
+    return manifest
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Of everything in a manifest but the checksum itself."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _previous(place: Path) -> Path:
     return place.with_name(f".{place.name}.previous")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, blocks: list[Any]) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
-        file.write(data)
+        for block in blocks:
+            file.write(block)
+            digest.update(block)
+            size += len(block)
         file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest(), size
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _move_into_place(fresh: Path, place: Path) -> None:
-    """Directories cannot be exchanged in one move: the old one steps aside first, and `locate`
-    finds it there should the process die in between."""
+    """Directories cannot be exchanged in one move: the old one steps aside first, and
+    `candidates` finds it there should the process die in between."""
     previous = _previous(place)
     if place.exists():
         foreign = not place.is_dir() or any(place.iterdir())
@@ -149,9 +248,5 @@ def _move_into_place(fresh: Path, place: Path) -> None:
         shutil.rmtree(previous, ignore_errors=True)
         os.rename(place, previous)
     os.rename(fresh, place)
-    directory = os.open(place.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    _sync_directory(place.parent)
     shutil.rmtree(previous, ignore_errors=True)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from understudy.algorithms.base import LossAddon
-from understudy.math.curves import Schedule
+from understudy.math.curves import Schedule, from_description
 from understudy.nets import Networks
 from understudy.types import CheckpointError, ConfigError
 
@@ -25,19 +25,19 @@ class Handed:
 
     def check(self, path: str | Path, about: dict[str, Any]) -> None:
         """Refuse, naming all of it, a checkpoint that needs more than was handed in."""
-        absent = sorted({"algorithm", "config", "env", "spec", "position", "seed"} - about.keys())
+        needed = {"algorithm", "config", "env", "spec", "position", "seed", "schedules"}
+        absent = sorted(needed - about.keys())
         if absent:
             raise CheckpointError(
                 f"{path} is no checkpoint of an agent: no {', '.join(absent)} in it"
             )
         missing = []
-        if self.env is None and about["env"] is None:
-            missing.append("env")
         if self.networks is None and about["own_networks"]:
             missing.append("networks")
         if [name_of(addon) for addon in self.loss_addons] != about["loss_addons"]:
             missing.append(f"loss_addons ({', '.join(about['loss_addons']) or 'none'})")
-        forgotten = sorted(set(about.get("schedules", ())) - self.schedules.keys())
+        unwritten = {name for name, curve in about["schedules"].items() if curve is None}
+        forgotten = sorted(unwritten - self.schedules.keys())
         if forgotten:
             missing.append(f"schedules ({', '.join(forgotten)})")
         if missing:
@@ -45,6 +45,15 @@ class Handed:
                 f"{path} needs what cannot be stored in it: "
                 f"give us.load(…) its {', '.join(missing)}"
             )
+
+    def all_schedules(self, about: dict[str, Any]) -> dict[str, Schedule]:
+        """Those that the checkpoint holds, and those handed in, which win."""
+        stored = {
+            name: from_description(curve)
+            for name, curve in about["schedules"].items()
+            if curve is not None
+        }
+        return stored | self.schedules
 
 
 def name_of(addon: LossAddon) -> str:

@@ -1,15 +1,20 @@
-"""One call of `train`, from the first step to the last: the loop around the loop."""
+"""The loop around the loop: train, log, evaluate, save, until the end or until asked to stop."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
+import jax
 import numpy as np
 
 from understudy.engine.cadence import next_multiple
 from understudy.engine.trainer import Trainer
-from understudy.types import ConfigError
+from understudy.runs.interruption import Interrupted, Interruption
+from understudy.types import ConfigError, UnderstudyError
+
+SECONDS_BETWEEN = 60.0  # checkpoints, where no number of steps is asked for
 
 
 @final
@@ -23,6 +28,10 @@ class RunConfig:
     """Steps between evaluations; 0 evaluates only at the end."""
     evaluation_episodes: int = 10
     """Episodes per member and evaluation."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; None saves every minute or so, 0 only at the end."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept, the newest ones (and `best` beside them)."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -34,6 +43,10 @@ class RunConfig:
             problems.append(
                 f"evaluation_episodes must be at least 1, got {self.evaluation_episodes}"
             )
+        if self.checkpoint_every is not None and self.checkpoint_every < 0:
+            problems.append(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
+        if self.keep_checkpoints < 1:
+            problems.append(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
         if problems:
             raise ConfigError("RunConfig: " + "; ".join(problems))
 
@@ -70,47 +83,137 @@ class Summary:
         )
 
 
-def train(
-    trainer: Trainer,
-    steps: int,
-    evaluate: Callable[[], np.ndarray],
-    observers: Sequence[Observer],
-    config: RunConfig,
-) -> Summary:
-    """Train on for `steps` transitions per member, logging and evaluating on the way."""
-    num_envs = trainer.setting.num_envs
-    start, stop = trainer.steps, trainer.steps + steps
-    clock, logged_at, logged_steps = time.perf_counter(), time.perf_counter(), trainer.steps
-    summary = Summary(steps=0, seconds=0.0, returns=None)
-    stopping = False
-    while trainer.steps < stop and not stopping:
-        until = min(stop, next_multiple(trainer.steps, config.log_every))
-        if config.evaluate_every:
-            until = min(until, next_multiple(trainer.steps, config.evaluate_every))
-        before = trainer.steps
-        trainer.advance(-(-(until - before) // num_envs))
+@runtime_checkable
+class Keeper(Protocol):
+    """Keeps checkpoints (`Records`)."""
 
-        # With several environments a step may pass a multiple without meeting it.
-        ended = trainer.steps >= stop
-        due = crossed(before, trainer.steps, config.evaluate_every)
+    saved_at: float
+
+    def checkpoint(self, steps: int) -> None: ...
+
+    def newest(self) -> Path | None: ...
+
+
+@final
+@dataclass
+class Run:
+    """One call of `train`, from the first step to the last."""
+
+    trainer: Trainer
+    evaluate: Callable[[], np.ndarray]
+    observers: Sequence[Observer]
+    config: RunConfig
+    keeper: Keeper | None = None
+
+    def train(self, steps: int) -> Summary:
+        """Train on for `steps` transitions per member, logging, evaluating and saving."""
+        trainer, begun = self.trainer, time.perf_counter()
+        start, stop = trainer.steps, trainer.steps + steps
+        self._summary = Summary(steps=0, seconds=0.0, returns=None)
+        self._clock, self._clock_steps = begun, start
+        trainer.interrupted = False
+
+        def stop_stepping() -> None:
+            trainer.interrupted = True
+
+        with Interruption(stop_stepping) as interruption:
+            try:
+                while self._report(stop, interruption) and trainer.steps < stop:
+                    self._advance(stop)
+                    if trainer.interrupted:
+                        break
+            except Interrupted:
+                pass
+            except UnderstudyError as error:
+                newest = self.keeper and self.keeper.newest()
+                if newest is None:
+                    raise
+                raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
+            self._keep()
+            interruption.leave()
+        self._summary.steps = trainer.steps - start
+        self._summary.seconds = time.perf_counter() - begun
+        return self._summary
+
+    def _advance(self, stop: int) -> None:
+        """To the next step at which something is due."""
+        trainer, config = self.trainer, self.config
+        intervals = (config.log_every, config.evaluate_every, config.checkpoint_every or 0)
+        until = min([stop, *(next_multiple(trainer.steps, every) for every in intervals if every)])
+        before, clock = trainer.steps, time.perf_counter()
+        try:
+            trainer.advance(-(-(until - before) // trainer.setting.num_envs))
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise UnderstudyError(self._out_of_memory()) from error
+            raise
+        trainer.position.seconds += time.perf_counter() - clock
+        if config.checkpoint_every is None:
+            due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
+        else:
+            due = crossed(before, trainer.steps, config.checkpoint_every)
+        if due and not trainer.interrupted:
+            self._keep()
+
+    def _report(self, stop: int, interruption: Interruption) -> bool:
+        """Tell the observers how it goes, where that is due; False if one wants to stop.
+
+        What is due follows from what the log has told so far, so that a run that was stopped
+        before it could tell does so when it goes on."""
+        trainer, config = self.trainer, self.config
+        told = trainer.position.logged * trainer.setting.num_envs
+        ended = trainer.steps >= stop and trainer.steps > told
+        evaluating = ended or crossed(told, trainer.steps, config.evaluate_every)
+        if not evaluating and not crossed(told, trainer.steps, config.log_every):
+            return True
+        returns = self._evaluate(interruption) if evaluating else None
+        stopping = self._tell(self._progress(), returns)
+        if stopping and not evaluating:  # the way to the stop must not be lost
+            facts = {"time/total_steps": trainer.steps}
+            self._tell(facts, self._evaluate(interruption))
+        self._clock, self._clock_steps = time.perf_counter(), trainer.steps
+        return not stopping
+
+    def _progress(self) -> Facts:
+        trainer, now = self.trainer, time.perf_counter()
         facts = progress_facts(trainer)
-        now = time.perf_counter()
-        facts["time/fps"] = (trainer.steps - logged_steps) / max(now - logged_at, 1e-9)
-        facts["time/time_elapsed"] = now - clock
-        if ended or due:
-            summary.returns = evaluate()
-            facts |= evaluation_facts(summary.returns)
-        stopping = any([observer(facts) for observer in observers])
-        summary.history.append(facts)
-        if stopping and not (ended or due):  # the way to the stop must not be lost
-            summary.returns = evaluate()
-            facts = {"time/total_steps": trainer.steps} | evaluation_facts(summary.returns)
-            for observer in observers:
-                observer(facts)
-            summary.history.append(facts)
-        logged_at, logged_steps = time.perf_counter(), trainer.steps
-    summary.steps, summary.seconds = trainer.steps - start, time.perf_counter() - clock
-    return summary
+        facts["time/fps"] = (trainer.steps - self._clock_steps) / max(now - self._clock, 1e-9)
+        facts["time/time_elapsed"] = trainer.position.seconds
+        return facts
+
+    def _evaluate(self, interruption: Interruption) -> np.ndarray:
+        clock = time.perf_counter()
+        with interruption.breaking():
+            returns = self._summary.returns = self.evaluate()
+        seconds = time.perf_counter() - clock
+        self.trainer.position.seconds += seconds
+        self._clock += seconds  # steps per second are training's
+        return returns
+
+    def _tell(self, facts: Facts, returns: np.ndarray | None) -> bool:
+        if returns is not None:
+            facts |= evaluation_facts(returns)
+        self.trainer.position.logged = self.trainer.position.iterations
+        self._summary.history.append(facts)
+        try:
+            return any([observer(facts) for observer in self.observers])
+        except Exception:
+            self._keep()  # the mistake is the observer's: what was learned stays
+            raise
+
+    def _keep(self) -> None:
+        if self.keeper is not None:
+            self.keeper.checkpoint(self.trainer.steps)
+
+    def _out_of_memory(self) -> str:
+        setting = self.trainer.setting
+        asked = {
+            name: getattr(setting.algorithm.config, name)
+            for name in ("batch_size", "buffer_size")
+            if hasattr(setting.algorithm.config, name)
+        } | {"num_seeds": setting.num_seeds}
+        settings = ", ".join(f"{name} {value:,}" for name, value in asked.items())
+        return f"the accelerator is out of memory ({settings}): lower one of them"
 
 
 def crossed(before: int, after: int, interval: int) -> bool:
@@ -130,6 +233,7 @@ def progress_facts(trainer: Trainer) -> Facts:
         facts["rollout/ep_len_mean"] = float(lengths.mean())
     for name, values in trainer.metrics().items():
         facts[f"train/{name}"] = float(values.mean())
+    facts |= {f"env/{name}": count for name, count in trainer.faults().items() if count}
     return facts
 
 

@@ -1,8 +1,9 @@
-"""The public face: `us.SAC(env).train(…)`, `act`, `evaluate`, `save`, and `us.load`."""
+"""An agent: an algorithm, its environments and all that it has learned, as users meet them."""
 
 import contextlib
 import dataclasses
-from functools import cache
+import secrets
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,23 +11,31 @@ import jax
 import numpy as np
 
 import understudy
-from understudy.algorithms import Algorithm, find
+from understudy.agent.inside import Loaded, Scheduling
+from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
 from understudy.engine.loops import check_workers, make_evaluator, make_trainer
 from understudy.engine.members import take_member
-from understudy.engine.trainer import Position, Setting, Trainer
+from understudy.engine.snapshot import Position, Snapshot, name_leaves
+from understudy.engine.trainer import Setting, Trainer
+from understudy.engine.updates import Learner
+from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.spaces import to_normalised, to_real
 from understudy.math.curves import Schedule
 from understudy.math.statistics import summary as summarise
 from understudy.nets import Networks
+from understudy.runner import Description
 from understudy.runs import checkpoint
+from understudy.runs.describe import describe
 from understudy.runs.handed import Handed, check_weights, name_of
-from understudy.runs.progress import Progress
-from understudy.runs.records import Records
-from understudy.runs.run import Observer, RunConfig, Summary, train
+from understudy.runs.onnx_export import export_onnx
+from understudy.runs.policy_file import save_policy
+from understudy.runs.records import Subject
+from understudy.runs.run import Observer, Run, RunConfig, Summary
+from understudy.runs.watch import Watch
 from understudy.types import (
     CheckpointError,
     ConfigError,
@@ -52,15 +61,17 @@ class Agent:
         networks: Networks | None = None,
         loss_addons: tuple[LossAddon, ...] = (),
         env_workers: int = 0,
+        guard: Guard = STANDARD,
         device: str | None = None,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
         environment, a vector environment or a native one. Without a config, the preset for the
         environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
-        `env_workers` processes step the environments; with 0 this process does.
+        `env_workers` processes step the environments; with 0 this process does. `guard` says
+        how much misbehaviour of theirs is put up with.
         """
         use_compilation_cache()
-        self._device, self._env_workers = find_device(device), env_workers
+        self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
         default = self.algorithm_class.num_envs
         self._source = resolve(env, num_envs, default)
         check_workers(env_workers, self._source)
@@ -74,10 +85,11 @@ class Agent:
         self.num_envs = num_envs or getattr(self._source, "num_envs", default)
         self._setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs)
         self._trainer: Trainer | None = None
-        self._loaded: Any = None  # (state, position) of a checkpoint, until training needs it
+        self._loaded: Loaded | None = None  # a checkpoint, until training needs it
         self._evaluators: dict[int, HostEvaluator | NativeEvaluator] = {}
         self._scores: np.ndarray | None = None  # the last evaluation's mean per member
-        self._schedules: dict[str, Schedule] = {}
+        self._scheduling = Scheduling()
+        self._run = secrets.token_hex(8)  # which run a directory belongs to
         self._act = jax.jit(self._act_once, static_argnums=3)
         self._draws = 0
 
@@ -90,6 +102,7 @@ class Agent:
         schedules: dict[str, Schedule] | None = None,
         run: RunConfig | None = None,
         run_dir: str | Path | None = None,
+        logger: Any = None,
         observers: tuple[Observer, ...] = (),
         progress: bool = True,
     ) -> Summary:
@@ -98,29 +111,29 @@ class Agent:
         `schedules` maps moving hyper-parameters to curves (`us.linear(3e-4, 0.0)`) or functions
         of the step. Curves span the steps of the first training, and go on in later ones.
 
-        With a `run_dir` the log (progress.csv), a learning curve and checkpoints are kept
-        there: `checkpoint`, the newest, and `best`, the best by evaluation.
+        With a `run_dir` everything is kept there: the log (progress.csv), a learning curve,
+        checkpoints, the best agent by evaluation (`best`) and its policy (policy.safetensors).
+        SIGINT and SIGTERM end training after the step at hand, with a checkpoint.
+
+        `logger` is "tensorboard", "wandb", "mlflow", a logger, or several of these. Observers
+        are called with every row of the log; one that returns True ends training.
         """
         if steps < 1:
             raise ConfigError(f"steps must be at least 1, got {steps}")
         run = run or RunConfig()
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
-            if not trainer.position.horizon:
-                trainer.position.horizon = trainer.steps + steps
-            if schedules is not None or trainer.movement is None:
-                trainer.schedule(self._schedules | (schedules or {}))
-                self._schedules |= schedules or {}
-            watchers: list[Observer] = list(observers)
+            self._scheduling.follow(trainer, schedules, trainer.steps + steps)
+            about = self._about() | {
+                "run_config": dataclasses.asdict(run),
+                "total_steps": trainer.steps + steps,
+            }
             title = f"{self.name} on {self.env_name or 'your environment'}"
-            if run_dir is not None:
-                records = Records(Path(run_dir), self._about(), title, self.save)
-                watchers.append(stack.enter_context(records))
-            if progress:
-                total = trainer.steps + steps
-                bar = stack.enter_context(Progress(total, title, first_step=trainer.steps))
-                watchers.append(bar.update)
-            return train(trainer, steps, lambda: self._play(run.evaluation_episodes), watchers, run)
+            watch = Watch(stack, trainer, about, title, None if run_dir is None else Path(run_dir))
+            records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
+            watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
+            evaluate = partial(self._play, run.evaluation_episodes)
+            return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
     def act(self, observation: Any, deterministic: bool = True) -> np.ndarray:
         """The action for one observation or a batch, in the environment's own units.
@@ -150,15 +163,22 @@ class Agent:
             returns = self._play(episodes)
         return summarise(returns[0] if self.num_seeds == 1 else returns)
 
-    def save(self, path: str | Path) -> Path:
-        """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
+    def save(self, path: str | Path, experience: bool = True) -> Path:
+        """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code.
+
+        Without the experience (and the open episodes) it is small, but training cannot go on from
+        it as if nothing had happened."""
         with self._on_device():
-            scores = None if self._scores is None else self._scores.tolist()
-            manifest = self._about() | {
-                "position": dataclasses.asdict(self._position()),
-                "scores": scores,
-            }
-            return checkpoint.save(path, jax.device_get(self._state()), manifest)
+            return checkpoint.write(path, *self._capture(experience))
+
+    def export(self, path: str | Path) -> Path:
+        """Write the policy alone (of several seeds, the best one's): `.safetensors` for
+        `understudy.runner`, which needs no JAX, or `.onnx`."""
+        kind = Path(path).suffix
+        if kind not in (".safetensors", ".onnx"):
+            raise ConfigError(f"{path}: a policy is exported as .safetensors or .onnx")
+        description = self._describe()
+        return (export_onnx if kind == ".onnx" else save_policy)(path, description)
 
     @classmethod
     def load(
@@ -169,14 +189,20 @@ class Agent:
         networks: Networks | None = None,
         loss_addons: tuple[LossAddon, ...] = (),
         schedules: dict[str, Schedule] | None = None,
+        refill: bool = False,
         device: str | None = None,
     ) -> Any:
         """Like `us.load`, but refuses a checkpoint of another algorithm."""
-        stored = checkpoint.load(path)
-        if stored.manifest["algorithm"] != cls.algorithm_class.name:
-            theirs, ours = stored.manifest["algorithm"].upper(), cls.algorithm_class.name.upper()
-            raise CheckpointError(f"{path} is a checkpoint of {theirs}, not of {ours}")
-        return _restore(path, stored, Handed(env, networks, loss_addons, schedules or {}), device)
+        from understudy.agent.loading import restore
+
+        stored = checkpoint.read_newest(path)
+        theirs, ours = stored.manifest.get("algorithm"), cls.algorithm_class.name
+        if theirs != ours:
+            raise CheckpointError(
+                f"{stored.place} is a checkpoint of {str(theirs).upper()}, not of {ours.upper()}"
+            )
+        handed = Handed(env, networks, loss_addons, schedules or {})
+        return restore(stored, handed, refill, device)
 
     def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""
@@ -191,10 +217,12 @@ class Agent:
             networks=self.algorithm.networks,
             loss_addons=self.algorithm.loss_addons,
             env_workers=self._env_workers,
+            guard=self._guard,
         )
         member.preset, member._device = self.preset, self._device
+        learner = name_leaves(take_member(self._learner(), index))
         position = dataclasses.replace(self._position())  # its own: ours moves on
-        member._loaded = (take_member(self._state(), index), position)
+        member._take(Snapshot(position, learner, None), refill=True)
         return member
 
     @property
@@ -207,8 +235,7 @@ class Agent:
         seed. Nothing is compiled; a schedule of that name ends."""
         with self._on_device():
             self._ensure_trainer().set(values)
-        for name in values:
-            self._schedules.pop(name, None)
+        self._scheduling.end(values)
 
     def get_weights(self) -> dict[str, Any]:
         """The networks that learn, by name, as trees of NumPy arrays with a leading axis of
@@ -273,29 +300,64 @@ class Agent:
             "seed": self.seed,
             "num_seeds": self.num_seeds,
             "num_envs": self.num_envs,
+            "env_workers": self._env_workers,
+            "guard": dataclasses.asdict(self._guard),
             "own_networks": self.algorithm.networks != Networks(),
             "loss_addons": [name_of(addon) for addon in self.algorithm.loss_addons],
-            "schedules": sorted(self._schedules),
+            "run": self._run,
             "config": dataclasses.asdict(self.config),
             "spec": dataclasses.asdict(self.spec),
+            **self._scheduling.about(),
         }
 
     # -- inside -----------------------------------------------------------------------------
 
+    def adopt(self, snapshot: Snapshot, about: Any, schedules: Any, refill: bool) -> None:
+        """Become what a checkpoint holds; `us.load` calls this."""
+        self._take(snapshot, refill)
+        self._scheduling = Scheduling(schedules, set(about["set_by_hand"]))
+        self.preset, self._run, self._draws = about["preset"], about["run"], about["draws"]
+        self._scores = None if about["scores"] is None else np.array(about["scores"])
+
+    def _take(self, snapshot: Snapshot, refill: bool) -> None:
+        with self._on_device():
+            self._loaded = Loaded.of(self._setting, snapshot, refill)
+
     def _ensure_trainer(self) -> Trainer:
         if self._trainer is None:
-            self._trainer = make_trainer(self._setting, self._source, self._env_workers)
-            if self._loaded is not None:
-                self._trainer.resume(*self._loaded)
-                self._loaded = None
+            make = partial(
+                make_trainer, self._setting, self._source, self._env_workers, self._guard
+            )
+            self._trainer = make() if self._loaded is None else self._loaded.go_on(make)
+            self._loaded = None
         return self._trainer
 
+    def _capture(self, world: bool) -> tuple[Any, Any]:
+        """Groups of arrays and the manifest of a checkpoint, on the host."""
+        if self._loaded is not None:
+            snapshot = self._loaded.snapshot
+        else:
+            snapshot = self._ensure_trainer().snapshot(world)
+        manifest = self._about() | {
+            "position": dataclasses.asdict(snapshot.position),
+            "scores": None if self._scores is None else self._scores.tolist(),
+            "draws": self._draws,
+        }
+        return snapshot.groups(world), manifest
+
+    def _describe(self) -> Description:
+        policy = jax.device_get(jax.tree.map(lambda x: x[self._best()], self._policy()))
+        return describe(self.algorithm, policy, self.spec, self._about())
+
+    def _learner(self) -> Learner:
+        return self._loaded.learner if self._loaded else self._ensure_trainer().learner
+
     def _state(self) -> Any:
-        return self._loaded[0] if self._loaded else self._ensure_trainer().learner.state
+        return self._learner().state
 
     def _position(self) -> Position:
         if self._loaded:
-            return self._loaded[1]
+            return self._loaded.snapshot.position
         return Position() if self._trainer is None else self._trainer.position
 
     def _policy(self) -> Any:
@@ -309,7 +371,8 @@ class Agent:
     def _play(self, episodes: int) -> np.ndarray:
         """Returns [members, episodes] of the present policies."""
         if episodes not in self._evaluators:
-            self._evaluators[episodes] = make_evaluator(self._setting, self._source, episodes)
+            made = make_evaluator(self._setting, self._source, episodes, self._guard)
+            self._evaluators[episodes] = made
         returns = self._evaluators[episodes].returns(self._policy())
         self._scores = returns.mean(axis=1)
         return returns
@@ -333,66 +396,3 @@ class Agent:
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()
-
-
-def agent_class(name: str) -> type[Agent]:
-    """The final Agent class of an algorithm, by the algorithm's name in any case."""
-    return _agent_class(find(name))
-
-
-@cache
-def _agent_class(algorithm: type[Algorithm]) -> type[Agent]:
-    body = {"algorithm_class": algorithm, "__doc__": algorithm.__doc__}
-    return type(algorithm.__name__, (Agent,), body)
-
-
-def load(
-    path: str | Path,
-    *,
-    env: Any = None,
-    networks: Networks | None = None,
-    loss_addons: tuple[LossAddon, ...] = (),
-    schedules: dict[str, Schedule] | None = None,
-    device: str | None = None,
-) -> Agent:
-    """Restore an agent from a checkpoint or run directory.
-
-    What cannot be stored is handed in again: `env` (if it was no id), `networks`, `loss_addons`,
-    `schedules`.
-    """
-    handed = Handed(env, networks, loss_addons, schedules or {})
-    return _restore(path, checkpoint.load(path), handed, device)
-
-
-def _restore(
-    path: str | Path, stored: checkpoint.Checkpoint, handed: Handed, device: str | None
-) -> Agent:
-    about = stored.manifest
-    handed.check(path, about)
-    cls = agent_class(about["algorithm"])
-    agent = cls(
-        about["env"] if handed.env is None else handed.env,
-        cls.algorithm_class.config_class(**about["config"]),
-        seed=about["seed"],
-        num_seeds=about["num_seeds"],
-        num_envs=about["num_envs"],
-        networks=handed.networks,
-        loss_addons=handed.loss_addons,
-        device=device,
-    )
-    expected = Spec.from_dict(about["spec"])
-    if agent.spec != expected:
-        raise CheckpointError(
-            f"{path} was trained on another environment: it expects {expected}, "
-            f"this one has {agent.spec}"
-        )
-    template = jax.eval_shape(
-        jax.vmap(lambda key: agent.algorithm.init(agent.spec, key)),
-        jax.ShapeDtypeStruct((agent.num_seeds, 2), np.uint32),
-    )
-    agent.preset, agent._schedules = about["preset"], handed.schedules
-    with agent._on_device():
-        state = checkpoint.restore(template, stored.arrays)
-        agent._loaded = (state, Position(**about["position"]))
-    agent._scores = None if about["scores"] is None else np.array(about["scores"])
-    return agent

@@ -1,0 +1,72 @@
+"""What an agent keeps track of: the checkpoint it came from, and the schedules it follows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from understudy.engine.snapshot import Snapshot, put_back
+from understudy.engine.trainer import Setting, Trainer, learner_shapes
+from understudy.engine.updates import Learner
+from understudy.math.curves import Schedule, describe
+from understudy.types import CheckpointError
+
+
+@final
+@dataclass(frozen=True)
+class Loaded:
+    """What came from a checkpoint or from another agent."""
+
+    snapshot: Snapshot
+    learner: Learner
+    may_refill: bool
+
+    @staticmethod
+    def of(setting: Setting, snapshot: Snapshot, may_refill: bool) -> "Loaded":
+        learner = put_back(learner_shapes(setting), snapshot.learner)
+        return Loaded(snapshot, learner, may_refill)
+
+    def go_on(self, make: Callable[[], Trainer]) -> Trainer:
+        """A trainer that stands where the snapshot was taken."""
+        if self.snapshot.world is None and not self.may_refill:
+            raise CheckpointError(
+                "this checkpoint holds what was learned, but not the experience to go on from: "
+                "load a run's directory, or let us.load(…, refill=True) collect anew"
+            )
+        trainer = make()
+        try:
+            trainer.restore(self.snapshot)
+        except BaseException:
+            trainer.close()
+            raise
+        return trainer
+
+
+@final
+@dataclass
+class Scheduling:
+    """Schedules from all calls of `train`, and the hyper-parameters that were set since."""
+
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+    set_by_hand: set[str] = field(default_factory=set)  # even the config's own schedules end there
+
+    def follow(self, trainer: Trainer, schedules: dict[str, Schedule] | None, stop: int) -> None:
+        """Let a trainer follow these too, over a horizon that its first training fixes."""
+        if not trainer.position.horizon:
+            trainer.position.horizon = stop
+        if schedules is None and trainer.movement is not None:
+            return
+        trainer.schedule(self.schedules | (schedules or {}))
+        self.schedules |= schedules or {}
+        self.set_by_hand -= self.schedules.keys()
+        if trainer.movement is not None:
+            trainer.movement.end(self.set_by_hand)
+
+    def end(self, names: Any) -> None:
+        for name in names:
+            self.schedules.pop(name, None)
+        self.set_by_hand |= set(names)
+
+    def about(self) -> dict[str, Any]:
+        """For a manifest."""
+        curves = {name: describe(schedule) for name, schedule in self.schedules.items()}
+        return {"schedules": curves, "set_by_hand": sorted(self.set_by_hand)}

@@ -1,0 +1,140 @@
+"""What happens to a run directory: full, read-only, gone, in use, another run's."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+from resume_cases import QUICK, make
+
+import understudy as us
+from understudy.runs import checkpoint
+from understudy.runs.lock import RunLock
+from understudy.types import CheckpointError, ConfigError
+
+ENV = "jax:Pendulum-v1"
+OFTEN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=20)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Call it, and nothing can be written any more; with False, it can again."""
+    fsync = os.fsync
+
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return lambda full=True: monkeypatch.setattr(os, "fsync", fail if full else fsync)
+
+
+def steps_kept(run):
+    return [int(place.name) for place in checkpoint.numbered(run)]
+
+
+@pytest.mark.fault(25, "disk full: the last checkpoint stays, a loud error each time, then a stop")
+def test_a_full_disk_ends_the_run_after_three_failures(tmp_path, caplog, full_disk):
+    agent = make("TD3", ENV)
+
+    def fill(facts):
+        if facts["time/total_steps"] == 40:
+            full_disk()
+
+    with pytest.raises(CheckpointError, match=r"3 checkpoints in a row.*No space"):
+        agent.train(400, run=OFTEN, run_dir=tmp_path, observers=(fill,), progress=False)
+    assert agent.steps < 400
+    kept = steps_kept(tmp_path)
+    assert kept in ([20], [20, 40])  # the one of step 40 may still have been on its way
+    assert caplog.text.count("was not written") == 3
+    assert not list(tmp_path.rglob("*.tmp"))  # and no half of one
+    full_disk(False)
+    assert us.load(tmp_path).steps == kept[-1]
+
+
+@pytest.mark.fault(25, "a disk that has room again costs nothing")
+def test_a_disk_that_has_room_again(tmp_path, full_disk):
+    agent = make("TD3", ENV)
+
+    def change(facts):
+        full_disk(facts["time/total_steps"] == 40)
+
+    agent.train(120, run=OFTEN, run_dir=tmp_path, observers=(change,), progress=False)
+    assert steps_kept(tmp_path) == [100, 120]
+
+
+@pytest.mark.fault(26, "a last checkpoint that cannot be written is never a success")
+def test_a_vanished_directory_is_no_success(tmp_path):
+    run = tmp_path / "run"
+    agent = make("TD3", ENV)
+
+    def vanish(facts):
+        shutil.rmtree(run)
+        run.write_text("something else")
+
+    with pytest.raises((CheckpointError, OSError)):
+        agent.train(20, run=OFTEN, run_dir=run, observers=(vanish,), progress=False)
+
+
+@pytest.mark.fault(26, "a directory that cannot be written to is refused at the start")
+def test_an_unwritable_directory_is_refused_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    agent = make("TD3", ENV)
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        agent.train(20, run_dir=tmp_path / "file" / "run", progress=False)
+    assert agent.steps == 0
+
+
+@pytest.mark.fault(33, "two runs in one directory: the second gets an error at once")
+def test_two_runs_in_one_directory(tmp_path):
+    agent = make("TD3", ENV)
+    with (
+        RunLock(tmp_path),
+        pytest.raises(CheckpointError, match=rf"in use by another run \(process {os.getpid()}"),
+    ):
+        agent.train(20, run_dir=tmp_path, progress=False)
+    assert agent.steps == 0
+    assert not (tmp_path / "run.lock").exists()
+
+
+@pytest.mark.fault(33, "a stale lock is recovered")
+def test_a_stale_lock_is_recovered(tmp_path):
+    (tmp_path / "run.lock").write_text("process 1 on another-machine\n")  # its holder is gone
+    agent = make("TD3", ENV)
+    agent.train(20, run=QUICK, run_dir=tmp_path, progress=False)
+    assert steps_kept(tmp_path) == [20]
+
+
+def test_another_runs_directory_is_not_touched(tmp_path):
+    make("TD3", ENV).train(20, run=QUICK, run_dir=tmp_path, progress=False)
+    log = (tmp_path / "progress.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"another run.*understudy resume"):
+        make("TD3", ENV).train(20, run=QUICK, run_dir=tmp_path, progress=False)
+    assert (tmp_path / "progress.csv").read_bytes() == log
+    assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 20
+
+
+@pytest.mark.fault(24, "at most one interval is lost, and the log says nothing twice")
+def test_a_run_goes_on_from_its_last_checkpoint(tmp_path):
+    """As after a kill: the log knows of steps that no checkpoint does."""
+    agent = make("TD3", ENV)
+    agent.train(100, run=OFTEN, run_dir=tmp_path / "run", progress=False)
+    for steps in (100, 80):
+        if steps == 100:
+            shutil.rmtree(checkpoint.place_of(tmp_path / "run", steps))
+    resumed = us.load(tmp_path / "run")
+    assert resumed.steps == 80
+    resumed.train(20, run=OFTEN, run_dir=tmp_path / "run", progress=False)
+    rows = (tmp_path / "run" / "progress.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == [20, 40, 60, 80, 100]
+
+
+@pytest.mark.fault(37, "after a run: no temporary file, no lock")
+def test_a_run_leaves_only_what_it_promises(tmp_path):
+    agent = make("TD3", "Pendulum-v1")
+    agent.train(100, run=OFTEN, run_dir=tmp_path, progress=False)
+    agent.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best", "checkpoints", "learning_curve.png", "policy.safetensors", "progress.csv",
+        "run.json",
+    ]  # fmt: skip
+    assert us.runner.load(tmp_path / "policy.safetensors").about["algorithm"] == "td3"

@@ -1,0 +1,68 @@
+"""What a State holds, and what two runs have in common."""
+
+import hashlib
+
+import pytest
+from resume_cases import CONFIGS, QUICK, arrays_of, make
+
+import understudy as us
+from understudy.types import CheckpointError, ConfigError
+
+NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
+
+
+def weights_hash(kind, seed, directory):
+    agent = make(kind, NATIVE[kind], seed=seed)
+    agent.train(5_100 if kind == "A2C" else 1_020, progress=False, run=us.RunConfig(
+        log_every=10_000, evaluation_episodes=1))  # fmt: skip
+    groups, position = arrays_of(agent, directory / f"{kind}-{seed}")
+    assert position["updates"] >= 1_000
+    digest = hashlib.sha256()
+    for name, array in sorted(groups["learner"].items()):
+        digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.fault(18, "the same seed gives the same weights to the bit, another seed others")
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_seed_is_a_run(tmp_path, kind):
+    assert weights_hash(kind, 3, tmp_path) == weights_hash(kind, 3, tmp_path)
+    assert weights_hash(kind, 3, tmp_path) != weights_hash(kind, 4, tmp_path)
+
+
+@pytest.mark.fault(31, "every array of the State changes in training and comes back from disk")
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_leaf_changes_and_comes_back(tmp_path, kind):
+    agent = make(kind, NATIVE[kind])
+    before = arrays_of(agent, tmp_path / "before")[0]["learner"]
+    agent.train(240, progress=False, run=QUICK)
+    after = arrays_of(agent, tmp_path / "after")[0]["learner"]
+    back = arrays_of(us.load(tmp_path / "after"), tmp_path / "back")[0]["learner"]
+    assert before.keys() == after.keys() == back.keys()
+    for name, array in after.items():
+        assert back[name].tobytes() == array.tobytes(), name
+        if name.startswith("state.") and ".hyper." not in name:
+            assert array.tobytes() != before[name].tobytes(), f"{name} never changed"
+
+
+@pytest.mark.fault(29, "a checkpoint of another spec or shape is refused, with the differences")
+def test_a_checkpoint_that_does_not_fit(tmp_path):
+    make("TD3", "jax:Pendulum-v1").save(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="another environment"):
+        us.load(tmp_path / "a", env="jax:MountainCarContinuous-v0")
+    with pytest.raises(CheckpointError, match="a checkpoint of TD3, not of SAC"):
+        us.SAC.load(tmp_path / "a")
+
+
+@pytest.mark.fault(19, "a replay ring larger than memory is refused, with its size in GiB")
+def test_a_ring_that_cannot_fit_is_refused_before_it_is_made():
+    with pytest.raises(ConfigError, match=r"needs [\d,.]+ GiB .* lower buffer_size"):
+        make("TD3", "jax:Pendulum-v1", buffer_size=10**12).train(10, progress=False)
+
+
+def test_the_evaluation_of_a_loaded_agent_is_the_same(tmp_path):
+    agent = make("DDQN", "CartPole-v1")
+    agent.save(tmp_path / "a")
+    assert np.array_equal(
+        us.load(tmp_path / "a").evaluate(3)["returns"], agent.evaluate(3)["returns"]
+    )
