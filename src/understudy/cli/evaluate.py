@@ -1,0 +1,80 @@
+"""`understudy eval`."""
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+from understudy.agent import Agent, load
+from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
+from understudy.cli.training import spoken
+from understudy.errors import ConfigError
+from understudy.math.statistics import summary as summarise
+from understudy.runs.progress import compact
+from understudy.runs.records import ABOUT
+from understudy.runs.video import record_episode
+
+
+def parser(arguments: list[str]) -> Parser:
+    result = Parser(
+        prog="understudy eval",
+        usage="understudy eval RUN [flags]",
+        description="Play a trained agent without exploration, on environments of its own with "
+        "fixed seeds,\nand report its returns.",
+    )
+    result.set_defaults(command=_eval)
+    add = result.add_argument
+    add("run", type=Path, metavar="RUN",
+        help="a run directory (its newest checkpoint), RUN/best, or a checkpoint")  # fmt: skip
+    add("--episodes", type=count, default=10, metavar="N", help="per seed (default: 10)")
+    add("--json", action="store_true", help="print one JSON object, and nothing else")
+    add("--video", type=Path, metavar="FILE", help="film an episode too, as .mp4 or .gif")
+    add_device(result)
+    return result
+
+
+def _eval(options: argparse.Namespace) -> None:
+    with contextlib.closing(load(options.run, device=device_of(options.device))) as agent:
+        filmed = "" if options.video is None else film(agent, options.video)
+        result = agent.evaluate(options.episodes)
+    if options.json:
+        print(json.dumps(result))
+        return
+    seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * (agent.num_seeds > 1)
+    print(f"{agent.name} on {agent.env_name} after {agent.steps:,} steps{seeds}")
+    print(spoken(result, agent))
+    if agent.num_seeds > 1:
+        for seed, returns in enumerate(result["returns"], agent.seed):
+            own = summarise(returns)
+            print(f"  seed {seed}: {compact(own['mean'])} ± {compact(own['std'])}")
+    if filmed:
+        print(filmed)
+    place = quoted(options.run)
+    next_commands = [f"export {place} policy.onnx"]
+    if (options.run / ABOUT).exists():  # a whole run, not a checkpoint
+        video = f" --video {quoted(options.video)}" if options.video else ""
+        next_commands.insert(0, f"report {place}{video}")
+    hint(*next_commands)
+
+
+def film(agent: Agent, out: Path) -> str:
+    """Films an episode of the agent (of several seeds, of the best), and says so."""
+    if agent.env_name is None:
+        raise ConfigError(
+            "the environment of this run has no name to make it by: film it from Python, with "
+            "understudy.runs.video.record_episode"
+        )
+    try:  # ffmpeg needs many words to say so
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen
+    with warnings.catch_warnings():
+        # JAX warns of any fork. This one makes way for ffmpeg at once.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        score = record_episode(agent.act, agent.env_name, out)
+    return f"video           {out} (an episode with return {compact(score)})"

@@ -1,0 +1,35 @@
+"""`understudy list`."""
+
+import gymnasium
+
+from understudy.algorithms import available
+from understudy.cli.parsing import Parser, show
+from understudy.envs.native import NATIVE
+
+
+def parser(arguments: list[str]) -> Parser:
+    result = Parser(prog="understudy list", description="What there is.")
+    what = {"algorithms": _algorithms, "envs": _environments, "presets": _presets}
+    result.set_defaults(command=lambda options: what[options.what]())
+    result.add_argument("what", nargs="?", choices=tuple(what), default="algorithms")
+    return result
+
+
+def _algorithms() -> None:
+    for name, algorithm in available().items():
+        print(f"{name:8} {(algorithm.__doc__ or '').strip().splitlines()[0]}")
+
+
+def _environments() -> None:
+    for env in NATIVE:
+        print(f"jax:{env}")
+    for env in sorted(gymnasium.registry):
+        if "/" not in env:
+            print(env)
+
+
+def _presets() -> None:
+    for name, algorithm in available().items():
+        for env, preset in algorithm.config_class.presets.items():
+            changes = ", ".join(f"{key}={show(value)}" for key, value in preset.items())
+            print(f"{name:8} {env:24} {changes}")

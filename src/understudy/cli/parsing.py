@@ -1,0 +1,84 @@
+"""What the commands share: argparse with errors of one line, and hints at the next command."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+
+def fail(message: str) -> NoReturn:
+    """One line on the error stream, exit code 2."""
+    print(f"understudy: error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def hint(*commands: str) -> None:
+    """What to do next."""
+    print("next: " + " · ".join(f"understudy {command}" for command in commands))
+
+
+def quoted(path: Path | str) -> str:
+    """As a shell takes it."""
+    return shlex.quote(str(path))
+
+
+def show(value: Any) -> str:
+    """A setting as its flag takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(show, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@final
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line that name the nearest flag."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **settings)
+        self.refused: Mapping[str, str] = {}  # settings that cannot be, and why
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (see {self.prog} --help)")
+
+    def parse(self, arguments: list[str]) -> argparse.Namespace:
+        from understudy.algorithms.settings import nearest
+
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flag = unknown[0].split("=")[0]
+            setting = flag.removeprefix("--").replace("-", "_")
+            if setting in self.refused:
+                fail(f"there is no {flag} here: {self.refused[setting]}")
+            what = "flag" if flag.startswith("-") else "argument"
+            hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
+            fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")
+        return options
+
+
+@final
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34, width=100)
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, which may be written 1e6."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.5
+    if number < 1 or not number.is_integer():
+        problem = f"must be a whole number of at least 1, got '{text}'"
+        raise argparse.ArgumentTypeError(problem)
+    return int(number)
+
+
+def add_device(parser: Parser, default: str = "auto, JAX's choice") -> None:
+    what = f"where to compute (default: {default})"
+    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), help=what)
+
+
+def device_of(word: str | None) -> str | None:
+    return None if word == "auto" else word

@@ -1,0 +1,40 @@
+"""`understudy report`."""
+
+import argparse
+import contextlib
+from pathlib import Path
+
+from understudy.agent import load
+from understudy.cli.evaluate import film
+from understudy.cli.parsing import Parser, hint, quoted
+from understudy.runs.plots import read_run
+from understudy.runs.report import report
+
+
+def parser(arguments: list[str]) -> Parser:
+    result = Parser(
+        prog="understudy report",
+        usage="understudy report RUN [flags]",
+        description="Write a run as one HTML page: curves, evaluations, settings, a film.",
+    )
+    result.set_defaults(command=_report)
+    result.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    result.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="(default: report.html in the run)"
+    )
+    result.add_argument(
+        "--video", type=Path, metavar="FILE",
+        help="a film (.mp4 or .gif) to show on the page; one that is not there is made",
+    )  # fmt: skip
+    return result
+
+
+def _report(options: argparse.Namespace) -> None:
+    video = options.video
+    read_run(options.run)  # a mistake here should not be found after the film
+    if video is not None and not video.exists():
+        with contextlib.closing(load(options.run)) as agent:
+            print(film(agent, video), flush=True)
+    page = report(options.run, options.out, video)
+    print(f"report          {page} (open it in a browser)")
+    hint(f"export {quoted(options.run)} policy.onnx")

@@ -1,0 +1,197 @@
+"""`understudy train`. Flags are made from the fields of the algorithm's config and of the run's, so
+the command line never lags behind the library."""
+
+import argparse
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from understudy.agent import Agent, agent_class
+from understudy.algorithms import Algorithm, available, find
+from understudy.algorithms.settings import Config, field_docs
+from understudy.cli import config_file
+from understudy.cli.parsing import Parser, device_of, show
+from understudy.cli.plan import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_ENVIRONMENT,
+    Plan,
+    RunSettings,
+    Wishes,
+    make_plan,
+    takes_a_list,
+)
+from understudy.cli.training import CONFIG, open_loggers, run
+from understudy.envs.guard import Guard
+from understudy.errors import ConfigError
+from understudy.runs.run import RunConfig
+
+SWITCHES = ("--quiet", "--print-config")  # flags without a value
+PRECEDENCE = """\
+A flag goes before the file, the file before the environment's preset (understudy list presets),
+the preset before the defaults shown here. "none" means no value."""
+
+
+def parser(arguments: list[str]) -> Parser:
+    """Its flags depend on the algorithm, which is looked up among the arguments first, then in
+    the file."""
+    finder = Parser(prog="understudy train", add_help=False)
+    finder.add_argument("--config", type=Path)
+    path = finder.parse_known_args(arguments)[0].config
+    content = {} if path is None else config_file.read(path)
+    words = _words(arguments)
+    algorithm = find(words[0] if words else content.get("algorithm", DEFAULT_ALGORITHM))
+    result = Parser(
+        prog="understudy train",
+        usage="understudy train [ALGO] [ENV] [flags]",
+        description="Train an agent; keep its log, learning curve and checkpoints in a directory.",
+        epilog=PRECEDENCE,
+    )
+    result.set_defaults(command=_train, file=content, found=algorithm)
+    result.refused = algorithm.config_class.refused
+    add = result.add_argument
+    add("algorithm", nargs="?", metavar="ALGO",
+        help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip
+    add("env", nargs="?", metavar="ENV",
+        help=f'a Gymnasium id, or "jax:ID" (default: {DEFAULT_ENVIRONMENT})')  # fmt: skip
+    group = result.add_argument_group("the run")
+    add = group.add_argument
+    add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
+    add("--config", type=Path, metavar="FILE", help="settings as TOML (docs/command_line.md)")
+    add("--print-config", action="store_true", help="print what would run as such a file")
+    add("--quiet", action="store_true", help="no progress bar")
+    _add_fields(group, RunSettings, "run")
+    title = f"settings of {algorithm.name.upper()}"
+    _add_fields(result.add_argument_group(title), algorithm.config_class, "config")
+    return result
+
+
+def _words(arguments: list[str]) -> list[str]:
+    """The arguments that are neither flags nor their values."""
+    words, value = [], False
+    for argument in arguments:
+        if not argument.startswith("-"):
+            words += [] if value else [argument]
+            value = False
+        else:
+            value = argument.startswith("--") and "=" not in argument and argument not in SWITCHES
+    return words
+
+
+def _add_fields(group: Any, config_class: type[Config], kind: str) -> None:
+    """A flag for every field."""
+    docs = field_docs(config_class)
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        notes = [", ".join(field.metadata["choices"])] if field.metadata["choices"] else []
+        if field.default not in (None, ()):
+            notes.append(f"default: {show(field.default)}")
+        shown = " ".join(docs[field.name].split()).rstrip(".")
+        shown += f" ({'; '.join(notes)})" if notes else ""
+        words = field.type == tuple[str, ...]  # may also be given one by one
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            dest=f"{kind}:{field.name}",
+            action="extend" if words else "store",
+            type=(lambda text: text.split(",")) if words else _value,
+            metavar=_placeholder(field.type),
+            help=shown.replace("%", "%%"),
+        )
+
+
+def _placeholder(annotation: Any) -> str:
+    if takes_a_list(annotation):
+        return "A,B"
+    for kind, shown in ((bool, "true|false"), (int, "N"), (float, "X")):
+        if annotation in (kind, kind | None):
+            return shown
+    return "WORD"
+
+
+def _value(text: str) -> Any:
+    """A flag's text as TOML would have it: number, true or false, a,b,c or a word."""
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    if "," in text:
+        return tuple(_value(part) for part in text.strip(",").split(","))
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    algorithm: type[Algorithm] = options.found
+    env = options.env or options.file.get("env", DEFAULT_ENVIRONMENT)
+    flags = Wishes(_given(options, "run:"), _given(options, "config:"), "your flags")
+    layers, problems = [flags], []
+    if options.config is not None:
+        wishes, problems = config_file.wishes(options.config, options.file, algorithm)
+        layers = [wishes, flags]
+    return make_plan(algorithm, env, layers, problems)
+
+
+def _given(options: argparse.Namespace, kind: str) -> dict[str, Any]:
+    return {
+        name.removeprefix(kind): value
+        for name, value in vars(options).items()
+        if name.startswith(kind) and value is not None
+    }
+
+
+def _train(options: argparse.Namespace) -> None:
+    plan = _plan(options)
+    loggers = open_loggers(plan.run.logger)
+    agent = _agent(plan)
+    if options.print_config:
+        agent.close()
+        print(config_file.text(plan), end="")
+        return
+    run_dir = _run_directory(options.run, plan)
+    (run_dir / CONFIG).write_text(config_file.text(plan), encoding="utf-8")
+    assert plan.run.steps is not None
+    seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * (agent.num_seeds > 1)
+    start = f"{plan.run.steps:,} steps{seeds}, preset: {plan.preset}"
+    names = [field.name for field in dataclasses.fields(RunConfig)]
+    run_config = RunConfig(**{name: getattr(plan.run, name) for name in names})
+    run(agent, run_dir, plan.run.steps, run_config, loggers, not options.quiet, start)
+
+
+def _agent(plan: Plan) -> Agent:
+    agent = agent_class(plan.algorithm.name)(
+        plan.env,
+        plan.config,
+        seed=plan.run.seed,
+        num_seeds=plan.run.seeds,
+        num_envs=plan.run.envs,
+        env_workers=plan.run.env_workers,
+        guard=Guard(step_timeout=plan.run.step_timeout),
+        device=device_of(plan.run.device),
+    )
+    agent.preset = plan.preset
+    return agent
+
+
+def _run_directory(wanted: Path | None, plan: Plan) -> Path:
+    """The one asked for, which must be new; or a new one named after what is run."""
+    if wanted is not None:
+        if wanted.is_dir() and any(wanted.iterdir()):
+            raise ConfigError(f"{wanted} is not empty: choose another --run")
+        return _made(wanted)
+    env = plan.env.replace(":", "-").replace("/", "-")
+    stem = f"{plan.algorithm.name}-{env}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory, copies = Path("runs") / stem, 1
+    while directory.exists():
+        copies += 1
+        directory = Path("runs") / f"{stem}-{copies}"
+    return _made(directory)
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
+    return directory

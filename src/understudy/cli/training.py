@@ -1,0 +1,98 @@
+"""A run as the terminal sees it: its first line, its end, and how to go on."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from understudy.agent import Agent
+from understudy.cli.parsing import hint, quoted
+from understudy.errors import UnderstudyError
+from understudy.math.statistics import summary as summarise
+from understudy.runs import checkpoint
+from understudy.runs.loggers import BY_NAME, Logger
+from understudy.runs.progress import compact
+from understudy.runs.records import CURVE
+from understudy.runs.run import RunConfig
+
+CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same again
+
+
+def open_loggers(names: Sequence[str]) -> list[Logger]:
+    """Made before anything else is, so that a missing package leaves nothing behind."""
+    return [BY_NAME[name]() for name in names]
+
+
+def run(
+    agent: Agent,
+    run_dir: Path,
+    total: int,
+    config: RunConfig,
+    loggers: list[Logger],
+    progress: bool,
+    start: str,
+) -> None:
+    """Train until `total` steps, from the line that says what starts to the one that says what
+    to do next."""
+    # At once: it may be hours to the next line, and a reader of one line may leave after it.
+    print(f"{agent.name} on {agent.env_name}, {start}\nrun directory   {run_dir}", flush=True)
+    with _saying_how_to_go_on(run_dir, total), contextlib.closing(agent):
+        summary = agent.train(
+            total - agent.steps, run=config, run_dir=run_dir, logger=loggers, progress=progress
+        )
+    each = " per seed" if agent.num_seeds > 1 else ""
+    rate = summary.steps / max(summary.seconds, 1e-9)
+    print(f"trained for     {summary.seconds:.1f} s ({rate:,.0f} steps/s{each})")
+    if summary.returns is not None:
+        returns = summary.returns if agent.num_seeds > 1 else summary.returns[0]
+        print(spoken(summarise(returns), agent))
+    print(f"learning curve  {run_dir / CURVE}")
+    print(f"checkpoint      {checkpoint.place_of(run_dir, agent.steps)}")
+    place = quoted(run_dir)
+    hint(f"eval {place}", f"plot {place}", f"report {place}")
+
+
+def spoken(result: dict[str, Any], agent: Agent) -> str:
+    """An evaluation in one line."""
+    several = agent.num_seeds > 1
+    episodes = len(result["returns"][0] if several else result["returns"])
+    low, high = map(compact, result["ci95"])
+    over = f"{episodes} episode{'s' * (episodes > 1)}{' per seed' * several}"
+    return (
+        f"return over {over}: {compact(result['mean'])} ± {compact(result['std'])}, "
+        f"IQM {compact(result['iqm'])}, 95 % interval {low} … {high}"
+    )
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(run_dir: Path, total: int) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _leave(run_dir, total, 130)
+    except SystemExit as exit:  # SIGTERM
+        _leave(run_dir, total, exit.code)
+    except UnderstudyError:
+        _clear(run_dir)
+        raise
+
+
+def _leave(run_dir: Path, total: int, code: Any) -> NoReturn:
+    kept = checkpoint.numbered(run_dir)
+    if kept:
+        done = f"at {int(kept[-1].name):,} of {total:,} steps"
+        words = f"interrupted {done}; go on with: understudy resume {quoted(run_dir)}"
+    else:
+        words = "interrupted before anything was saved"
+        _clear(run_dir)
+    print(words, file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _clear(run_dir: Path) -> None:
+    """A run that never began leaves nothing."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in run_dir.iterdir()] == [CONFIG]:
+            (run_dir / CONFIG).unlink()
+            run_dir.rmdir()

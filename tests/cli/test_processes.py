@@ -1,0 +1,90 @@
+"""What only a process of its own can show: signals, pipes, closed streams."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "understudy.cli"]
+
+
+@pytest.mark.fault(34, "Ctrl-C and SIGTERM: a checkpoint, exit 130 or 143 within 10 s, then resume")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_that_can_go_on(run, tiny, tmp_path, number, code):
+    words = [
+        "train",
+        "sac",
+        "Pendulum-v1",
+        "--steps",
+        "1e9",
+        "--run",
+        "run",
+        "--log-every",
+        "100",
+        "--evaluate-every",
+        "0",
+    ]
+    flags = [flag for flag in tiny if flag != "--quiet"]
+    with subprocess.Popen(
+        [*COMMAND, *words, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert "SAC on Pendulum-v1 | 100/" in process.stderr.readline()
+            process.send_signal(number)
+            begun = time.monotonic()
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == code and time.monotonic() - begun < 10
+    assert err.splitlines()[-1].endswith("steps; go on with: understudy resume run")
+    assert "Traceback" not in err
+    [newest] = (tmp_path / "run" / "checkpoints").iterdir()
+    done = int(newest.name)
+    assert done >= 100 and f"interrupted at {done:,} of 1,000,000,000 steps" in err
+    found, out, _ = run("resume", "run", "--steps", done + 30, "--quiet")
+    assert found == 0 and f"going on at {done:,} of {done + 30:,} steps" in out
+
+
+@pytest.mark.fault(38, "without a terminal and with closed stdin a run goes as usual")
+def test_without_a_terminal_and_with_closed_stdin(tmp_path, tiny):
+    """The first file that is opened then gets the number 0, which workers inherit."""
+    words = [
+        "train",
+        "sac",
+        "Pendulum-v1",
+        "--steps",
+        "60",
+        "--run",
+        "run",
+        "--envs",
+        "2",
+        "--env-workers",
+        "1",
+    ]
+    flags = [flag for flag in tiny if flag != "--quiet"]
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh"]
+    process = subprocess.run(
+        [*shell, *COMMAND, *words, *flags], capture_output=True, text=True, timeout=120
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1].startswith("next: understudy eval run")
+    assert process.stderr.startswith("SAC on Pendulum-v1 | 60/60 (100%)")  # a line, and no bar
+    assert process.stderr.count("\n") == 1
+
+
+def test_a_reader_who_leaves_is_no_error():
+    with subprocess.Popen(
+        [*COMMAND, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_importing_the_package_does_not_import_jax():
+    code = "import sys, understudy as us, understudy.cli; dir(us); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
