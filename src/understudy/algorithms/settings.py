@@ -50,7 +50,7 @@ class Config:
     # it would answer bad input with a traceback.
     __no_type_check__ = True
 
-    # Environment id -> settings that differ from the defaults there.
+    # Environment id -> settings for it. They serve other versions of it too.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     # Settings of its siblings that this algorithm cannot have -> why.
@@ -128,9 +128,10 @@ class Config:
     def for_environment(cls, environment: str | None) -> tuple[Any, str]:
         """The preset for an environment id and its name; the defaults where there is none."""
         name = (environment or "").removeprefix("jax:")
-        if name in cls.presets:
-            return cls(**cls.presets[name]), name
-        return cls(), "defaults"
+        if name not in cls.presets:  # of another version, perhaps
+            stem = name.rpartition("-v")[0]
+            name = next((known for known in cls.presets if known.startswith(f"{stem}-v")), "")
+        return (cls(**cls.presets[name]), name) if name else (cls(), "defaults")
 
 
 @cache

@@ -8,6 +8,17 @@ from understudy.algorithms.base import Rollout
 from understudy.algorithms.settings import Config, setting
 from understudy.math.curves import Schedule, linear
 
+# Of Tianshou's benchmark, there with 16 environments; sources in docs/presets.md.
+_TIANSHOU = dict(
+    anneal_learning_rate=True,
+    gae_lambda=0.95,
+    entropy_coeff=0.01,
+    epsilon_inside_root=False,
+    normalise_observations=True,
+    normalise_rewards=True,
+    initial_log_std=-0.5,
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -97,6 +108,17 @@ class A2CConfig(Config):
             initial_log_std=0.0,
             noise_reset_interval=16,
         ),
+        "MountainCar-v0": dict(normalise_observations=True, normalise_rewards=True),
+        "LunarLander-v3": dict(
+            learning_rate=8.3e-4, anneal_learning_rate=True, gamma=0.995, entropy_coeff=1e-5
+        ),
+        "LunarLanderContinuous-v3": dict(
+            anneal_learning_rate=True, gae_lambda=0.9, horizon=8, state_dependent_exploration=True
+        ),
+        **dict.fromkeys(("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"), _TIANSHOU),
+        **dict.fromkeys(("Humanoid-v5", "Reacher-v5", "InvertedPendulum-v5"), _TIANSHOU),
+        "InvertedDoublePendulum-v5": _TIANSHOU,
+        "Swimmer-v5": dict(_TIANSHOU, gamma=0.9999),
     }
 
     def contradictions(self) -> list[str]:

@@ -67,6 +67,29 @@ class DDQNConfig(ReplayConfig):
             target_update_interval=100,
             epsilon_decay_steps=20_000,
         ),
+        # RL Baselines3 Zoo's for DQN, whose targets are counted in steps; see docs/presets.md.
+        "MountainCar-v0": dict(
+            learning_rate=4e-3,
+            gamma=0.98,
+            batch_size=128,
+            buffer_size=10_000,
+            updates_per_step=0.5,
+            update_every=16,
+            target_update_interval=300,
+            epsilon_decay_steps=24_000,
+            final_epsilon=0.07,
+        ),
+        "LunarLander-v3": dict(
+            learning_rate=6.3e-4,
+            batch_size=128,
+            buffer_size=50_000,
+            start_steps=0,
+            min_buffer_size=128,
+            update_every=4,
+            target_update_interval=250,
+            epsilon_decay_steps=12_000,
+            final_epsilon=0.1,
+        ),
     }
 
     def contradictions(self) -> list[str]:

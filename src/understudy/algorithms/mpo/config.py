@@ -18,6 +18,19 @@ CONSTRAINTS = {
 # How settings and the log call the multipliers of the policy's step.
 MULTIPLIERS = {"kl_mean": "mean_multiplier", "kl_var": "var_multiplier", "kl": "multiplier"}
 
+# Of Tonic's benchmark; sources in docs/presets.md.
+_TONIC = dict(
+    actor_learning_rate=3e-4,
+    critic_learning_rate=1e-3,
+    batch_size=100,
+    n_step=5,
+    update_every=50,
+    start_steps=10_000,
+    min_buffer_size=10_000,
+    penalise_actions=True,
+    normalise_observations=True,
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -102,6 +115,10 @@ class MPOConfig(ReplayConfig):
             penalise_actions=True,
             normalise_observations=True,
         ),
+        **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TONIC),
+        **dict.fromkeys(("Swimmer-v5", "Reacher-v5", "InvertedPendulum-v5"), _TONIC),
+        **dict.fromkeys(("InvertedDoublePendulum-v5", "BipedalWalker-v3"), _TONIC),
+        "LunarLanderContinuous-v3": _TONIC,
     }
 
     def contradictions(self) -> list[str]:

@@ -7,6 +7,9 @@ from typing import Any, ClassVar, final
 from understudy.algorithms.replay import ReplayConfig
 from understudy.algorithms.settings import setting
 
+# Of RL Baselines3 Zoo; sources in docs/presets.md.
+_ZOO = dict(learning_rate=3e-4, start_steps=10_000, min_buffer_size=10_000)
+
 
 @final
 @dataclass(frozen=True)
@@ -47,4 +50,16 @@ class SACConfig(ReplayConfig):
             min_buffer_size=500,
         ),
         "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
+        # A fixed temperature is steadier here (Tianshou's benchmark).
+        "Hopper-v5": dict(_ZOO, learning_rate=1e-3, entropy_coeff=0.2),
+        **dict.fromkeys(("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"), _ZOO),
+        **dict.fromkeys(("InvertedPendulum-v5", "InvertedDoublePendulum-v5"), _ZOO),
+        "Swimmer-v5": dict(_ZOO, gamma=0.999),
+        "LunarLanderContinuous-v3": dict(
+            _ZOO,
+            learning_rate=7.3e-4,
+            anneal_learning_rate=True,
+            tau=0.01,
+            hidden_sizes=(400, 300),
+        ),
     }

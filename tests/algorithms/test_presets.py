@@ -1,0 +1,73 @@
+"""Presets: each makes a config, serves all versions of its environment, and has a source."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from understudy.algorithms import available
+from understudy.envs.native import NATIVE
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
+CONFIGS = {name: algorithm.config_class for name, algorithm in available().items()}
+PRESETS = [(name, env) for name, config in CONFIGS.items() for env in config.presets]
+WALKERS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer")
+MUJOCO = (*WALKERS, "Reacher", "InvertedPendulum", "InvertedDoublePendulum")
+
+presets = pytest.mark.parametrize(("name", "env"), PRESETS)
+
+
+@presets
+def test_a_preset_makes_a_config(name, env):
+    config_class = CONFIGS[name]
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    assert set(config_class.presets[env]) <= fields
+    made, used = config_class.for_environment(env)
+    assert used == env
+    for field, value in config_class.presets[env].items():
+        assert getattr(made, field) == value
+
+
+@presets
+def test_its_environment_exists(name, env):
+    assert env in gymnasium.registry or env in NATIVE
+
+
+@presets
+def test_it_serves_other_versions_and_the_native_environment(name, env):
+    config_class = CONFIGS[name]
+    stem, _, version = env.rpartition("-v")
+    other = f"{stem}-v{int(version) + 7}"
+    assert config_class.for_environment(other) == config_class.for_environment(env)
+    assert config_class.for_environment(f"jax:{env}") == config_class.for_environment(env)
+
+
+@pytest.mark.parametrize("config_class", CONFIGS.values())
+@pytest.mark.parametrize("env", [None, "", "Unheard-v0", "Pend-v1", "Pendulum", "-v5", "v5"])
+def test_an_environment_without_a_preset_gets_the_defaults(config_class, env):
+    assert config_class.for_environment(env) == (config_class(), "defaults")
+
+
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"ddqn"}))  # which has no continuous actions
+def test_every_mujoco_task_has_one(name):
+    assert {f"{task}-v5" for task in MUJOCO} <= CONFIGS[name].presets.keys()
+
+
+def rows() -> dict[tuple[str, str], str]:
+    """(algorithm, environment) -> the cell that says where its preset is from."""
+    found = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0].lower() in CONFIGS:
+            for env in re.findall(r"[A-Z]\w+-v\d", cells[1]):
+                assert (cells[0].lower(), env) not in found
+                found[cells[0].lower(), env] = cells[2]
+    return found
+
+
+def test_every_preset_names_its_source():
+    assert rows().keys() == set(PRESETS)
+    for source in rows().values():
+        assert source.startswith(("measured here", "literature: "))
