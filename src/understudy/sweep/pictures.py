@@ -1,0 +1,122 @@
+"""A sweep as a picture: for each field, the return against its value, and the learning curves
+coloured by it. Drawn without pyplot, which keeps global state."""
+
+import os
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
+
+from understudy.runs.plots import COLOURS, INK
+from understudy.sweep.result import FAILED, PRUNED, Outcome, SweepResult
+from understudy.sweep.space import Range, spell_value
+
+BRIGHTEST = 0.9  # of the colour map: its last yellow is hard to see on white
+
+
+def draw(result: SweepResult, out: Path) -> Path:
+    """A row of two panels for each varied field. Settings that failed have nothing to show."""
+    fields = [Field(result, name) for name in result.vary]
+    figure = Figure(figsize=(10, 0.5 + 3.1 * len(fields)), dpi=150, layout="constrained")
+    grid = figure.subplots(len(fields), 2, squeeze=False, sharey="col")
+    for (left, right), varied in zip(grid, fields, strict=True):
+        _returns(left, varied)
+        _curves(right, varied)
+    what = f"{result.algorithm.upper()} on {result.env}, {result.train_steps:,} steps"
+    title = f"{what}; the best setting is ringed"
+    figure.suptitle(title, x=0.01, ha="left", color=INK, fontweight="bold", parse_math=False)
+    temporary = out.with_name(f".{out.name}.tmp")
+    figure.savefig(temporary, format=out.suffix.lstrip(".") or "png")
+    os.replace(temporary, out)
+    return out
+
+
+@final
+class Field:
+    """One varied field: where its values lie, and in which colour."""
+
+    def __init__(self, result: SweepResult, name: str):
+        varied = result.vary[name]
+        self.name, self.logarithmic = name, isinstance(varied, Range) and varied.log
+        self.outcomes = [outcome for outcome in result.outcomes if outcome.state != FAILED]
+        self.choices = [] if isinstance(varied, Range) else [spell_value(v) for v in varied]
+        self.is_best = {id(result.best)}
+        if isinstance(varied, Range):
+            scale = LogNorm if self.logarithmic else Normalize
+            self._scale: Any = scale(varied.low, varied.high)
+
+    def place(self, outcome: Outcome) -> float:
+        value = outcome.settings[self.name]
+        return float(self.choices.index(spell_value(value)) if self.choices else value)
+
+    def colour(self, outcome: Outcome) -> Any:
+        if self.choices:
+            return COLOURS[int(self.place(outcome)) % len(COLOURS)]
+        return colormaps["viridis"](BRIGHTEST * self._scale(self.place(outcome)))
+
+    def explain(self, axes: Axes) -> None:
+        """What the colours mean."""
+        if self.choices:
+            shown = [
+                Line2D([], [], color=COLOURS[i % len(COLOURS)], lw=2)
+                for i in range(len(self.choices))
+            ]
+            beside = dict(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+            axes.legend(shown, self.choices, title=self.name, labelcolor=INK, **beside)  # type: ignore
+            return
+        trimmed = colormaps["viridis"](np.linspace(0, BRIGHTEST, 256))
+        mappable = ScalarMappable(self._scale, ListedColormap(trimmed))
+        axes.figure.colorbar(mappable, ax=axes, label=self.name)
+
+
+def _returns(axes: Axes, varied: Field) -> None:
+    for outcome in varied.outcomes:
+        at = varied.place(outcome)
+        each = outcome.returns.mean(axis=1)
+        face = "white" if outcome.state == PRUNED else COLOURS[0]
+        if len(each) > 1:
+            axes.plot([at] * len(each), each, "_", color=COLOURS[0], alpha=0.5, ms=9)
+        axes.plot(at, outcome.mean, "o", color=COLOURS[0], mfc=face, ms=6)
+        if id(outcome) in varied.is_best:
+            axes.plot(at, outcome.mean, "o", color=COLOURS[1], mfc="none", ms=13, mew=1.8)
+    if varied.choices:
+        axes.set_xticks(range(len(varied.choices)), varied.choices)
+        axes.set_xlim(-0.5, len(varied.choices) - 0.5)
+    elif varied.logarithmic:
+        axes.set_xscale("log")
+    axes.set_xlabel(varied.name, color=INK)
+    axes.set_ylabel("return at the end", color=INK)
+    _decorate(axes)
+
+
+def _curves(axes: Axes, varied: Field) -> None:
+    for outcome in reversed(varied.outcomes):  # the best one on top
+        best = id(outcome) in varied.is_best
+        axes.plot(
+            outcome.steps,
+            outcome.curve.mean(axis=0),
+            color=varied.colour(outcome),
+            lw=2.6 if best else 1.3,
+            ls="--" if outcome.state == PRUNED else "-",
+        )
+    varied.explain(axes)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("environment steps", color=INK)
+    axes.set_ylabel("return of evaluations", color=INK)
+    _decorate(axes)
+
+
+def _decorate(axes: Axes) -> None:
+    axes.grid(True, color="#d9dce1", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=INK, length=0, labelleft=True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#aab0b8")
