@@ -29,13 +29,15 @@ COMMANDS = {
     "plot": Command("plot", "plot RUN…", "draw learning curves, of several runs side by side"),
     "report": Command("report", "report RUN", "write a run as one HTML page"),
     "export": Command("export", "export RUN policy.onnx", "write the policy alone, as one file"),
+    "sweep": Command("sweep", "sweep ALGO ENV --vary …", "try many settings, all at once"),
     "list": Command("listing", "list [envs|presets]", "what there is: algorithms, environments"),
 }
 
 EXAMPLES = """\
   understudy train td3 HalfCheetah-v5 --steps 100000 --seeds 4 --run runs/cheetah
   understudy eval runs/cheetah --episodes 20 --json
-  understudy train --config my.toml --gamma 0.98"""
+  understudy train --config my.toml --gamma 0.98
+  understudy sweep sac Pendulum-v1 --vary learning_rate=1e-4..1e-2:log --members 16"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

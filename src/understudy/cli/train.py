@@ -4,6 +4,7 @@ the command line never lags behind the library."""
 import argparse
 import dataclasses
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def parser(arguments: list[str]) -> Parser:
     finder.add_argument("--config", type=Path)
     path = finder.parse_known_args(arguments)[0].config
     content = {} if path is None else config_file.read(path)
-    words = _words(arguments)
+    words = words_of(arguments)
     algorithm = find(words[0] if words else content.get("algorithm", DEFAULT_ALGORITHM))
     result = Parser(
         prog="understudy train",
@@ -60,13 +61,13 @@ def parser(arguments: list[str]) -> Parser:
     add("--config", type=Path, metavar="FILE", help="settings as TOML (docs/command_line.md)")
     add("--print-config", action="store_true", help="print what would run as such a file")
     add("--quiet", action="store_true", help="no progress bar")
-    _add_fields(group, RunSettings, "run")
+    add_fields(group, RunSettings, "run")
     title = f"settings of {algorithm.name.upper()}"
-    _add_fields(result.add_argument_group(title), algorithm.config_class, "config")
+    add_fields(result.add_argument_group(title), algorithm.config_class, "config")
     return result
 
 
-def _words(arguments: list[str]) -> list[str]:
+def words_of(arguments: list[str]) -> list[str]:
     """The arguments that are neither flags nor their values."""
     words, value = [], False
     for argument in arguments:
@@ -78,10 +79,14 @@ def _words(arguments: list[str]) -> list[str]:
     return words
 
 
-def _add_fields(group: Any, config_class: type[Config], kind: str) -> None:
-    """A flag for every field."""
+def add_fields(
+    group: Any, config_class: type[Config], kind: str, only: Collection[str] | None = None
+) -> None:
+    """A flag for every field, or for some."""
     docs = field_docs(config_class)
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        if only is not None and field.name not in only:
+            continue
         notes = [", ".join(field.metadata["choices"])] if field.metadata["choices"] else []
         if field.default not in (None, ()):
             notes.append(f"default: {show(field.default)}")
@@ -92,7 +97,7 @@ def _add_fields(group: Any, config_class: type[Config], kind: str) -> None:
             "--" + field.name.replace("_", "-"),
             dest=f"{kind}:{field.name}",
             action="extend" if words else "store",
-            type=(lambda text: text.split(",")) if words else _value,
+            type=(lambda text: text.split(",")) if words else value_of,
             metavar=_placeholder(field.type),
             help=shown.replace("%", "%%"),
         )
@@ -107,13 +112,13 @@ def _placeholder(annotation: Any) -> str:
     return "WORD"
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """A flag's text as TOML would have it: number, true or false, a,b,c or a word."""
     words = {"true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]
     if "," in text:
-        return tuple(_value(part) for part in text.strip(",").split(","))
+        return tuple(value_of(part) for part in text.strip(",").split(","))
     for kind in (int, float):
         try:
             return kind(text)
@@ -125,7 +130,7 @@ def _value(text: str) -> Any:
 def _plan(options: argparse.Namespace) -> Plan:
     algorithm: type[Algorithm] = options.found
     env = options.env or options.file.get("env", DEFAULT_ENVIRONMENT)
-    flags = Wishes(_given(options, "run:"), _given(options, "config:"), "your flags")
+    flags = Wishes(given(options, "run:"), given(options, "config:"), "your flags")
     layers, problems = [flags], []
     if options.config is not None:
         wishes, problems = config_file.wishes(options.config, options.file, algorithm)
@@ -133,7 +138,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     return make_plan(algorithm, env, layers, problems)
 
 
-def _given(options: argparse.Namespace, kind: str) -> dict[str, Any]:
+def given(options: argparse.Namespace, kind: str) -> dict[str, Any]:
     return {
         name.removeprefix(kind): value
         for name, value in vars(options).items()

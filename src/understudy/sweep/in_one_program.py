@@ -19,7 +19,7 @@ from understudy.math.curves import Schedule, describe, from_description
 from understudy.runs.run import Facts
 from understudy.sweep.result import FAILED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_moving, choose
-from understudy.sweep.task import Task, diverged_member, make_task
+from understudy.sweep.task import Task, diverged_member, make_directory, make_task
 
 CSV, PICTURE = "sweep.csv", "sweep.png"
 
@@ -120,6 +120,8 @@ class Attempts:
         }
         agent = self.task.agent(configs[0], len(configs))
         with contextlib.closing(agent):
+            if self.directory is not None:
+                make_directory(self.directory)
             agent.set(**still)
             summary = agent.train(
                 self.task.steps,

@@ -30,7 +30,7 @@ from understudy.sweep.space import (
     spell,
     spell_value,
 )
-from understudy.sweep.task import Task, diverged_member, make_task
+from understudy.sweep.task import Task, diverged_member, make_directory, make_task
 
 RETURNS, TASK, STATE = "returns", "task", "state"  # what a study keeps beside Optuna's own
 
@@ -132,7 +132,7 @@ def _settings(vary: Vary, parameters: dict[str, Any]) -> Settings:
 def _alone(database: Path) -> Iterator[None]:
     """One process at a time: another one's running trial would look like one that was killed.
     The operating system holds the lock, so it never outlives its process."""
-    database.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(database.parent)
     with database.with_suffix(".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

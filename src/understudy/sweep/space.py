@@ -161,7 +161,7 @@ def check_moving(vary: Vary, config: Config) -> None:
     if fixed:
         raise ConfigError(
             f"{', '.join(fixed)} cannot vary within one program{nearest(fixed[0], can)} (those "
-            f"that can: {', '.join(can)}); a search by Optuna varies any field"
+            f"that can: {', '.join(can)}); a search by Optuna (--optuna) varies any field"
         )
 
 

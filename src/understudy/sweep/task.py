@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any, final
 
 from understudy.agent import Agent, agent_class
@@ -95,3 +96,11 @@ def diverged_member(error: UnderstudyError) -> int | None:
     """Which member's updates were not finite, if that is what is wrong."""
     found = re.search(r"diverged: .* updates of member (\d+) were not finite", str(error))
     return int(found[1]) if found else None
+
+
+def make_directory(directory: Path) -> None:
+    """Before the work, not after it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
