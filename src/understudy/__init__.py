@@ -58,7 +58,7 @@ __all__ = [
     "piecewise",
 ]
 
-_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runner", "runs")
+_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runner", "runs", "sweep")
 _HOME = {
     "Agent": "agent",
     "Guard": "envs.guard",

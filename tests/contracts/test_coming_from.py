@@ -1,0 +1,106 @@
+"""docs/coming_from.md cannot rot: each counterpart that it names exists here."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import understudy as us
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from.md"
+LOG = "log: "
+NO_PLACES = {"Defaults that differ", "Habits"}
+
+# What nobody who comes from there should miss.
+EXPECTED = {
+    "Stable-Baselines3": """
+        learn total_timesteps learning_starts train_freq gradient_steps ent_coef VecNormalize
+        EvalCallback CheckpointCallback save load predict tensorboard_log ep_rew_mean policy_kwargs
+        exploration_fraction evaluate_policy SubprocVecEnv seed device
+    """,
+    "CleanRL": """
+        track seed total timesteps episodic_return learning starts policy frequency autotune
+        SPS capture video env id qf1_values alpha
+    """,
+}
+
+
+def resolver() -> ModuleType:
+    """The one that docs/names.md is checked with."""
+    path = Path(__file__).with_name("test_names.py")
+    spec = importlib.util.spec_from_file_location("names_of_elsewhere", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows() -> list[tuple[str, int, str, str]]:
+    """(section, line, theirs, here) of the tables with counterparts."""
+    found, section = [], ""
+    for line, text in enumerate(PAGE.read_text(encoding="utf-8").splitlines(), start=1):
+        if text.startswith("## "):
+            section = text.removeprefix("## ")
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        if section in NO_PLACES or not text.startswith("|") or set(text) == set("|-"):
+            continue
+        assert len(cells) == 3, f"line {line} has {len(cells)} cells"
+        if cells != ["there", "here", "note"]:
+            found.append((section, line, cells[0], cells[1]))
+    return found
+
+
+ROWS = rows()
+PLACES = {
+    place: line
+    for _, line, _, here in ROWS
+    if not here.startswith("none: ")
+    for place in re.findall(r"`([^`]+)`", here)
+}
+
+
+@pytest.fixture(scope="module")
+def logged() -> set[str]:
+    """Every column that small runs of the algorithms write."""
+    small = dict(hidden_sizes=(4,), batch_size=8, buffer_size=64, start_steps=9, min_buffer_size=9)
+    run = us.RunConfig(log_every=200, evaluate_every=200, evaluation_episodes=1)
+    agents = [
+        us.SAC("jax:Pendulum-v1", us.SACConfig(**small)),
+        us.A2C("jax:Pendulum-v1", us.A2CConfig(hidden_sizes=(4,)), num_envs=1),
+        us.DDQN("jax:CartPole-v1", us.DDQNConfig(**small)),
+    ]
+    keys: set[str] = set()
+    for agent in agents:
+        for facts in agent.train(200, run=run, progress=False).history:
+            keys |= facts.keys()
+    return keys
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith(LOG)])
+def test_a_counterpart_exists(place):
+    try:
+        resolver().resolve(place)
+    except LookupError as error:
+        pytest.fail(f"coming_from.md, line {PLACES[place]}: {error}")
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith(LOG)])
+def test_a_column_is_logged(place, logged):
+    assert place.removeprefix(LOG) in logged, f"coming_from.md, line {PLACES[place]}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line {row[1]}")
+def test_rows_are_complete(row):
+    here = row[3]
+    assert here.startswith("none: ") or re.fullmatch(r"`[^`]+`(, `[^`]+`)*", here), here
+
+
+@pytest.mark.parametrize("system", EXPECTED)
+def test_what_everybody_looks_for_is_there(system):
+    listed = {
+        word for section, _, theirs, _ in ROWS if section == system
+        for word in re.findall(r"\w+", theirs)
+    }  # fmt: skip
+    assert set(EXPECTED[system].split()) - listed == set()
