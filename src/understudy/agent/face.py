@@ -135,7 +135,7 @@ class Agent:
             evaluate = partial(self._play, run.evaluation_episodes)
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
-    def act(self, observation: Any, deterministic: bool = True) -> np.ndarray:
+    def act(self, observation: Any, deterministic: bool = True) -> np.ndarray | np.int64:
         """The action for one observation or a batch, in the environment's own units.
 
         With several seeds, the best one acts."""

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: finish the step, save, go."""
+"""SIGINT, SIGTERM and a terminal that hangs up: finish the step, save, go."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, final
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -28,7 +28,9 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup is to be obeyed
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(

@@ -5,6 +5,7 @@ In a terminal: a bar with the time left, and under it the facts that say how it 
 standard output stays free for results.
 """
 
+import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -70,10 +71,16 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError, SystemExit):
+                self._live.stop()
 
     def update(self, facts: Mapping[str, Any]) -> None:
         self._facts.update(facts)
+        # Whoever looked on may have gone, and Rich ends the program where a pipe is closed.
+        with contextlib.suppress(OSError, SystemExit):
+            self._show()
+
+    def _show(self) -> None:
         if self._live is None:
             self._console.print(self._plain(), markup=False, highlight=False, soft_wrap=True)
         else:
