@@ -108,6 +108,8 @@ def test_every_fault_has_a_test():
     known = {number for faults in FAULTS.values() for number in faults}
     assert known == set(range(1, 39))
     assert found().keys() == known
+    for number, tests in found().items():
+        assert any(test.startswith("tests/faults/") for _, test in tests), number
 
 
 def test_the_page_is_current():

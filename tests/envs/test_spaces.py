@@ -95,7 +95,7 @@ def test_a_policy_that_emits_nan_is_stopped_at_the_border(bad):
 WIDE = st.floats(-1e38, 1e38)  # with subnormal widths and widths near the largest float32
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(
     bounds=st.lists(st.tuples(WIDE, WIDE, st.floats(-3, 3)), min_size=1, max_size=4),
     dtype=st.sampled_from([np.float32, np.float64]),

@@ -1,7 +1,5 @@
 """Small agents of every kind, and what it takes to compare two of them to the bit."""
 
-import dataclasses
-
 import gymnasium
 import numpy as np
 
@@ -18,6 +16,7 @@ CONFIGS = {
     "MPO": REPLAY | dict(sample_action_num=4),
 }
 QUICK = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1)
+STEADY = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1, checkpoint_every=40)
 
 
 class Walk(gymnasium.Env):
@@ -79,7 +78,3 @@ def stopped_and_resumed(agent, directory, steps, *, until, env=None, **training)
     loaded = us.load(directory / "stopped", env=env)
     loaded.train(steps - until, progress=False, run=QUICK)
     return loaded
-
-
-def fields(config):
-    return {field.name for field in dataclasses.fields(config)}

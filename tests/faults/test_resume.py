@@ -1,29 +1,30 @@
 """Fault 30: a run that was stopped and resumed is the run that was never stopped, to the bit."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from resume_cases import QUICK, Walk, assert_same_to_the_bit, make, stopped_and_resumed
 
 import understudy as us
 
-NATIVE = ("jax:Pendulum-v1", "jax:CartPole-v1")
-CLASSIC = ("Pendulum-v1", "CartPole-v1")
-CONTINUOUS, DISCRETE = 0, 1
-KINDS = [
-    ("A2C", CONTINUOUS),
-    ("A2C", DISCRETE),
-    ("DDQN", DISCRETE),
-    ("DDPG", CONTINUOUS),
-    ("TD3", CONTINUOUS),
-    ("SAC", CONTINUOUS),
-    ("SAC", DISCRETE),
-    ("MPO", CONTINUOUS),
-    ("MPO", DISCRETE),
+PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
+EVERY_KIND = [  # both loops, and every kind of action of every algorithm
+    ("A2C", f"jax:{PENDULUM}"),
+    ("A2C", CART),
+    ("DDQN", f"jax:{CART}"),
+    ("DDPG", f"jax:{PENDULUM}"),
+    ("TD3", PENDULUM),
+    ("SAC", f"jax:{PENDULUM}"),
+    ("SAC", CART),
+    ("MPO", PENDULUM),
+    ("MPO", f"jax:{CART}"),
+]
+CONTINUOUS, DISCRETE = ("A2C", "DDPG", "TD3", "SAC", "MPO"), ("A2C", "DDQN", "SAC", "MPO")
+EVERYWHERE = [
+    *(
+        (kind, env)
+        for kind in CONTINUOUS
+        for env in (f"jax:{PENDULUM}", PENDULUM, "Hopper-v5", Walk)
+    ),
+    *((kind, env) for kind in DISCRETE for env in (f"jax:{CART}", CART)),
 ]
 STEPS, STOP = 240, 120
 
@@ -41,22 +42,26 @@ def compare(tmp_path, kind, env, *, again=None, schedules=None, **settings):
 
 
 @pytest.mark.fault(30, "a stopped and resumed run equals the uninterrupted one to the bit")
-@pytest.mark.parametrize("place", [NATIVE, CLASSIC], ids=["native", "classic"])
-@pytest.mark.parametrize(("kind", "actions"), KINDS)
-def test_every_algorithm_goes_on_to_the_bit(tmp_path, kind, actions, place):
-    compare(tmp_path, kind, place[actions])
+@pytest.mark.parametrize(("kind", "env"), EVERY_KIND)
+def test_every_algorithm_goes_on_to_the_bit(tmp_path, kind, env):
+    compare(tmp_path, kind, env)
 
 
 @pytest.mark.fault(30, "MuJoCo environments come back by replay")
-@pytest.mark.parametrize("kind", ["A2C", "TD3"])
-def test_a_mujoco_environment_goes_on_to_the_bit(tmp_path, kind):
-    compare(tmp_path, kind, "Hopper-v5", num_envs=2)
+def test_a_mujoco_environment_goes_on_to_the_bit(tmp_path):
+    compare(tmp_path, "TD3", "Hopper-v5", num_envs=2)
 
 
 @pytest.mark.fault(30, "so does a user's own environment")
-@pytest.mark.parametrize("kind", ["A2C", "DDPG", "SAC", "MPO"])
-def test_a_users_environment_goes_on_to_the_bit(tmp_path, kind):
-    compare(tmp_path, kind, Walk, again=Walk)
+def test_a_users_environment_goes_on_to_the_bit(tmp_path):
+    compare(tmp_path, "DDPG", Walk, again=Walk)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(30, "every algorithm on every kind of environment")
+@pytest.mark.parametrize(("kind", "env"), EVERYWHERE, ids=str)
+def test_every_algorithm_goes_on_everywhere(tmp_path, kind, env):
+    compare(tmp_path, kind, env, again=Walk if env is Walk else None)
 
 
 @pytest.mark.fault(30, "four seeds at once")

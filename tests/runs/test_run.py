@@ -40,6 +40,9 @@ class Counting(Trainer):
     def metrics(self):
         return self.told
 
+    def settle(self):
+        pass
+
     def close(self):
         pass
 

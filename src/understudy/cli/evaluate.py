@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import tempfile
-import warnings
 from pathlib import Path
 
 from understudy.agent import Agent, load
@@ -73,8 +72,5 @@ def film(agent: Agent, out: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen
-    with warnings.catch_warnings():
-        # JAX warns of any fork. This one makes way for ffmpeg at once.
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-        score = record_episode(agent.act, agent.env_name, out)
+    score = record_episode(agent.act, agent.env_name, out)
     return f"video           {out} (an episode with return {compact(score)})"

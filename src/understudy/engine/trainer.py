@@ -154,6 +154,10 @@ class Trainer(abc.ABC):
     @abc.abstractmethod
     def _put_acting_back(self, acting: Named) -> None: ...
 
+    def settle(self) -> None:
+        """Wait until the device has done what it was given."""
+        jax.block_until_ready(self.learner)
+
     @property
     def steps(self) -> int:
         """Transitions per member so far."""

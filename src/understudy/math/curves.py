@@ -86,7 +86,9 @@ def evaluate(schedule: Schedule, step: int, horizon: int) -> Value:
 def describe(schedule: Schedule) -> dict[str, Any] | None:
     """A curve as JSON can hold it; None for a user's own function, which no file can."""
     if isinstance(schedule, _Ramp):
-        kind = {_straight: "linear", _geometric: "exponential", _half_wave: "cosine"}
+        kind: dict[Any, str] = {
+            _straight: "linear", _geometric: "exponential", _half_wave: "cosine"
+        }  # fmt: skip
         ends = {"start": _plain(schedule.start), "end": _plain(schedule.end)}
         return {"curve": kind[schedule.between], **ends, "steps": schedule.steps}
     if isinstance(schedule, _Piecewise):

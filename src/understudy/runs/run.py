@@ -110,7 +110,7 @@ class Run:
         trainer, begun = self.trainer, time.perf_counter()
         start, stop = trainer.steps, trainer.steps + steps
         self._summary = Summary(steps=0, seconds=0.0, returns=None)
-        self._clock, self._clock_steps = begun, start
+        self._clock, self._clock_steps, self._ticked = begun, start, begun
         trainer.interrupted = False
 
         def stop_stepping() -> None:
@@ -140,14 +140,13 @@ class Run:
         trainer, config = self.trainer, self.config
         intervals = (config.log_every, config.evaluate_every, config.checkpoint_every or 0)
         until = min([stop, *(next_multiple(trainer.steps, every) for every in intervals if every)])
-        before, clock = trainer.steps, time.perf_counter()
+        before = trainer.steps
         try:
             trainer.advance(-(-(until - before) // trainer.setting.num_envs))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise UnderstudyError(self._out_of_memory()) from error
             raise
-        trainer.position.seconds += time.perf_counter() - clock
         if config.checkpoint_every is None:
             due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
         else:
@@ -166,32 +165,38 @@ class Run:
         evaluating = ended or crossed(told, trainer.steps, config.evaluate_every)
         if not evaluating and not crossed(told, trainer.steps, config.log_every):
             return True
+        trainer.settle()
+        seconds = self._tick() - self._clock
+        # First what may be broken off: the rest is told once, and then forgotten.
         returns = self._evaluate(interruption) if evaluating else None
-        stopping = self._tell(self._progress(), returns)
+        stopping = self._tell(self._progress(seconds), returns)
         if stopping and not evaluating:  # the way to the stop must not be lost
             facts = {"time/total_steps": trainer.steps}
             self._tell(facts, self._evaluate(interruption))
-        self._clock, self._clock_steps = time.perf_counter(), trainer.steps
+        self._clock, self._clock_steps = self._tick(), trainer.steps
         return not stopping
 
-    def _progress(self) -> Facts:
-        trainer, now = self.trainer, time.perf_counter()
-        facts = progress_facts(trainer)
-        facts["time/fps"] = (trainer.steps - self._clock_steps) / max(now - self._clock, 1e-9)
-        facts["time/time_elapsed"] = trainer.position.seconds
+    def _progress(self, seconds: float) -> Facts:
+        """`seconds` of training since the last time."""
+        facts = progress_facts(self.trainer)
+        facts["time/fps"] = (self.trainer.steps - self._clock_steps) / max(seconds, 1e-9)
+        facts["time/time_elapsed"] = self.trainer.position.seconds
         return facts
 
+    def _tick(self) -> float:
+        """The time, which is counted into the run's."""
+        now = time.perf_counter()
+        self.trainer.position.seconds += now - self._ticked
+        self._ticked = now
+        return now
+
     def _evaluate(self, interruption: Interruption) -> np.ndarray:
-        clock = time.perf_counter()
         with interruption.breaking():
-            returns = self._summary.returns = self.evaluate()
-        seconds = time.perf_counter() - clock
-        self.trainer.position.seconds += seconds
-        self._clock += seconds  # steps per second are training's
-        return returns
+            return self.evaluate()
 
     def _tell(self, facts: Facts, returns: np.ndarray | None) -> bool:
         if returns is not None:
+            self._summary.returns = returns
             facts |= evaluation_facts(returns)
         self.trainer.position.logged = self.trainer.position.iterations
         self._summary.history.append(facts)
@@ -202,6 +207,7 @@ class Run:
             raise
 
     def _keep(self) -> None:
+        self._tick()
         if self.keeper is not None:
             self.keeper.checkpoint(self.trainer.steps)
 
@@ -243,7 +249,8 @@ def evaluation_facts(returns: np.ndarray) -> Facts:
 
 
 def _with_members(stem: str, values: list[float], suffix: str) -> Facts:
-    facts: Facts = {f"{stem}{suffix}": float(np.nanmean(values))}
+    known = [value for value in values if not np.isnan(value)]
+    facts: Facts = {f"{stem}{suffix}": float(np.mean(known)) if known else float("nan")}
     if len(values) > 1:
         facts[f"{stem}_per_seed"] = values
     return facts

@@ -96,7 +96,10 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
             stride = math.ceil(fps / GIF_FRAMES_PER_SECOND)
             milliseconds = 1000 * stride / fps
             writer = imageio.get_writer(temporary, mode="I", duration=milliseconds, loop=0)
-        with contextlib.closing(writer):  # its own `with` leaves ffmpeg running after an error
+        # `closing`, because its own `with` leaves ffmpeg running after an error.
+        with contextlib.closing(writer), warnings.catch_warnings():
+            # JAX warns of any fork. This one makes way for ffmpeg at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             taken = 0
 
             def add(frame: np.ndarray) -> None:

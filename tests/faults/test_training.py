@@ -1,0 +1,107 @@
+"""What can go wrong between two steps of a real run."""
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from resume_cases import CONFIGS, STEADY, make
+
+import understudy as us
+from understudy.runs import checkpoint
+from understudy.types import UnderstudyError
+
+ENV = "jax:Pendulum-v1"
+SCRIPT = """
+import sys; sys.path.insert(0, {here!r})
+from resume_cases import QUICK, make
+print(make("TD3", "Pendulum-v1").train(60, run=QUICK, progress=False).steps)
+"""
+
+
+@pytest.mark.fault(
+    20, "non-finite updates are discarded and counted; the run stops after ten in a row"
+)
+def test_a_loss_that_is_no_number(tmp_path):
+    def poison(actor, batch, key):
+        return jnp.nan * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(actor)), {}
+
+    config = us.SACConfig(**(CONFIGS["SAC"] | dict(min_buffer_size=60)))
+    agent = us.SAC(ENV, config, loss_addons=(poison,))
+    before = agent.get_weights()
+    with pytest.raises(UnderstudyError, match=r"not finite.*last good checkpoint is .*0000000000"):
+        agent.train(400, run=STEADY, run_dir=tmp_path, progress=False)
+    newest = us.load(tmp_path, loss_addons=(poison,))
+    for one, other in zip(
+        jax.tree.leaves(before["actor"]),
+        jax.tree.leaves(newest.get_weights()["actor"]),
+        strict=True,
+    ):
+        assert (one == other).all()  # not a single update of the actor was good
+
+
+@pytest.mark.fault(23, "out of memory: one line with the sizes, and the last checkpoint is intact")
+def test_out_of_memory(tmp_path):
+    agent = make("TD3", ENV)
+    trainer = agent._ensure_trainer()
+    advance = trainer.advance
+
+    def too_much(iterations):
+        if trainer.steps >= 80:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
+        advance(iterations)
+
+    trainer.advance = too_much
+    with pytest.raises(UnderstudyError, match=r"out of memory \(batch_size 8, buffer_size 64"):
+        agent.train(400, run=STEADY, run_dir=tmp_path, progress=False)
+    assert us.load(tmp_path).steps == 80
+
+
+@pytest.mark.fault(36, "an observer that raises: a checkpoint, then its own traceback")
+def test_an_observer_that_raises(tmp_path):
+    def broken(facts):
+        if facts["time/total_steps"] == 90:
+            raise ZeroDivisionError("mine")
+
+    agent = make("TD3", ENV)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        agent.train(400, run=STEADY, run_dir=tmp_path, observers=(broken,), progress=False)
+    assert us.load(tmp_path).steps == 90
+    assert checkpoint.numbered(tmp_path)[-1].name == "000000000090"
+
+
+@pytest.mark.fault(38, "spawned and forked processes train")
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_in_a_process_of_another(method):
+    """Forked before JAX has started, as every library that uses threads asks for."""
+    assert method in multiprocessing.get_all_start_methods()
+    inner = SCRIPT.format(here=str(Path(__file__).parent))
+    outer = (
+        "import multiprocessing\n"
+        f"inner = {inner!r}\n"
+        "if __name__ == '__main__':\n"
+        f"    child = multiprocessing.get_context({method!r}).Process(target=exec, args=(inner,))\n"
+        "    child.start(); child.join(); raise SystemExit(child.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == ["60"], done.stderr
+
+
+@pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output that is no file")
+def test_in_a_notebook():
+    inner = SCRIPT.format(here=str(Path(__file__).parent)).replace(
+        "progress=False", "progress=True"
+    )
+    outer = (
+        "import asyncio, io, sys\n"
+        "class Cell(io.StringIO):\n    def fileno(self): raise io.UnsupportedOperation\n"
+        "real, sys.stdout, sys.stderr = sys.stdout, Cell(), Cell()\n"
+        f"async def cell(): exec({inner!r}, {{}})\n"
+        "asyncio.run(cell())\n"
+        "real.write(sys.stdout.getvalue())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == ["60"], done.stderr
