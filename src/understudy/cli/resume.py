@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from understudy.agent import load
+from understudy.algorithms import find
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
 from understudy.cli.training import CONFIG, open_loggers, run
+from understudy.engine.devices import suit
 from understudy.errors import CheckpointError
 from understudy.runs.records import ABOUT
 from understudy.runs.run import RunConfig
@@ -36,6 +38,8 @@ def _resume(options: argparse.Namespace) -> None:
     total = options.steps or about["total_steps"]
     settings = _started_with(options.run)
     device = options.device or settings.get("device", "auto")
+    algorithm = find(about["algorithm"])
+    suit(algorithm(algorithm.config_class(**about["config"])).appetite)
     agent = load(options.run, device=device_of(device))
     if agent.steps >= total:
         agent.close()

@@ -23,6 +23,7 @@ from understudy.cli.plan import (
     takes_a_list,
 )
 from understudy.cli.training import CONFIG, open_loggers, run
+from understudy.engine.devices import suit
 from understudy.envs.guard import Guard
 from understudy.errors import ConfigError
 from understudy.runs.run import RunConfig
@@ -165,6 +166,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _agent(plan: Plan) -> Agent:
+    suit(plan.algorithm(plan.config).appetite)
     agent = agent_class(plan.algorithm.name)(
         plan.env,
         plan.config,

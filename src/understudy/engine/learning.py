@@ -28,6 +28,7 @@ from understudy.engine.updates import Learner, move, observe, observe_all, updat
 from understudy.types import Transition, Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
+LARGEST_TOGETHER = 4_096  # numbers of a leaf that travels with others; larger ones are dear to copy
 
 
 class Call(NamedTuple):
@@ -61,27 +62,44 @@ class Form(abc.ABC):
         """One member's policy out of that. Called inside the act program."""
 
 
+class Parts(NamedTuple):
+    """A learner between programs on the CPU."""
+
+    alone: list[Array]  # what acting reads, and what is large
+    together: dict[str, Array]  # [K, numbers] per dtype: all the small rest
+
+
 @final
 class Leaves(Form):
-    """A list of the leaves. Taking modules apart and putting them together at every call costs
-    Python more time than a small network's update takes."""
+    """Leaves without their modules, because taking modules apart and putting them together at
+    every call costs Python more time than a small network's update takes. A call also takes more
+    than a microsecond for each of its buffers, so the small ones travel together."""
 
     def __init__(self, algorithm: Algorithm, learner: Learner):
         leaves, self._structure = jax.tree.flatten(learner)
-        places = jax.tree.unflatten(self._structure, range(len(leaves)))
-        self._places, self._policy = jax.tree.flatten(algorithm.policy(places.state))
+        numbers = jax.tree.unflatten(self._structure, range(len(leaves)))
+        read, self._policy = jax.tree.flatten(algorithm.policy(numbers.state))
+        small = [n for n, leaf in enumerate(leaves) if leaf[0].size <= LARGEST_TOGETHER]
+        self._together = [n for n in small if n not in read]
+        self._alone = [n for n in range(len(leaves)) if n not in self._together]
+        self._places = [self._alone.index(n) for n in read]
+        self._layout = Layout([leaves[n] for n in self._together])
 
-    def pack(self, learner: Learner) -> list[Array]:
-        return jax.tree.leaves(learner)
+    def pack(self, learner: Learner) -> Parts:
+        leaves = jax.tree.leaves(learner)
+        together = self._layout.join([leaves[n] for n in self._together])
+        return Parts([leaves[n] for n in self._alone], together)
 
-    def unpack(self, packed: list[Array]) -> Learner:
-        return jax.tree.unflatten(self._structure, packed)
+    def unpack(self, packed: Parts) -> Learner:
+        leaves = dict(zip(self._alone, packed.alone, strict=True))
+        leaves |= zip(self._together, self._layout.split(packed.together), strict=True)
+        return jax.tree.unflatten(self._structure, [leaves[n] for n in sorted(leaves)])
 
-    def send_policy(self, packed: list[Array]) -> None:
+    def send_policy(self, packed: Parts) -> None:
         return None
 
-    def receive_policy(self, sent: None, packed: list[Array]) -> list[Array]:
-        return [packed[place] for place in self._places]
+    def receive_policy(self, sent: None, packed: Parts) -> list[Array]:
+        return [packed.alone[place] for place in self._places]
 
     def read_policy(self, received: list[Array]) -> Any:
         return jax.tree.unflatten(self._policy, received)

@@ -82,7 +82,9 @@ def main(
 
     It ends by itself when the parent is gone, because then the pipe is closed.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
+    # Signals to a whole group of processes are the parent's to interpret; a worker ends with it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     rows, memory = None, None
     try:
         factories: list[Callable[[], gymnasium.Env]] = cloudpickle.loads(payload)
