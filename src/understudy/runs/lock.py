@@ -1,5 +1,6 @@
 """One run in one directory."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -48,5 +49,6 @@ class RunLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the directory itself may be gone
+            self._path.unlink(missing_ok=True)
         os.close(self._file)

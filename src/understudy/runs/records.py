@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from understudy.errors import CheckpointError, ConfigError
+from understudy.errors import CheckpointError, ConfigError, UnderstudyError
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog, read_csv
@@ -139,18 +139,23 @@ class Records:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        try:
+            self._draw()
+        finally:
+            try:
+                self._stack.close()
+            except CheckpointError:
+                if error is None:  # otherwise the first error is the one to see
+                    raise
+
+    def _draw(self) -> None:
         # Matplotlib takes half a second to import: only when there is something to draw.
         from understudy.runs.plots import learning_curve
 
         try:
             learning_curve(self.directory, self.directory / CURVE, self._title)
-        except OSError as problem:
-            _log.warning("%s cannot be written: %s", self.directory / CURVE, problem)
-        try:
-            self._stack.close()
-        except CheckpointError:
-            if error is None:  # otherwise the first error is the one to see
-                raise
+        except (OSError, UnderstudyError) as problem:
+            _log.warning("%s was not drawn: %s", self.directory / CURVE, problem)
 
 
 def _make_writable(directory: Path) -> None:
