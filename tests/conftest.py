@@ -6,6 +6,7 @@ checker has to be in place first.
 """
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import settings
@@ -20,6 +21,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A shell ignores SIGINT in what it starts in the background, and programs leave it at that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A first call compiles, so a deadline would measure XLA; and a test run that fails must fail
 # again when repeated.

@@ -145,6 +145,7 @@ def test_a_schedule_of_the_configs_own_starts_where_each_member_says():
     assert _schedules([configs[0]] * 2) == {}
 
 
+@pytest.mark.slow
 def test_annealed_members_are_single_runs_too():
     base = dict(hidden_sizes=(8,), anneal_learning_rate=True, horizon=4)
     options = dict(steps=160, config=us.A2CConfig(**base), num_envs=2, episodes=2, seed=3)
@@ -158,6 +159,7 @@ def test_annealed_members_are_single_runs_too():
     np.testing.assert_allclose(wide.returns, returns, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_field_that_the_config_leaves_open_can_vary():
     vary = {"entropy_coeff": [0.1, 0.2], "critic_learning_rate": [1e-3]}
     result = sweep("sac", "Pendulum-v1", vary, steps=30, config=SAC, episodes=1)
@@ -165,6 +167,7 @@ def test_a_field_that_the_config_leaves_open_can_vary():
     assert all(each.returns.shape == (1, 1) for each in result.outcomes)
 
 
+@pytest.mark.slow
 def test_when_everything_diverges():
     with pytest.raises(us.UnderstudyError, match="diverged with every setting"):
         vary = {"learning_rate": [ENDLESS]}

@@ -112,6 +112,7 @@ def test_without_optuna_it_is_named(tmp_path, monkeypatch):
         search("sac", "jax:Pendulum-v1", VARY, tmp_path / "a.db", trials=1, **COMMON)
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_go_together_fail_alone(tmp_path):
     vary = {"batch_size": [16, 1024], "gamma": [0.9]}  # the ring holds 512
     said: list[str] = []
@@ -140,6 +141,7 @@ def test_two_searches_do_not_share_a_study(tmp_path):
     search("sac", "jax:Pendulum-v1", vary, tmp_path / "a.db", trials=1, say=during, **COMMON)
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_tried_again(tmp_path):
     """A process that was killed leaves its trial running."""
     task = make_task("sac", "jax:Pendulum-v1", SAC, 40, 1, 0, None, None, 1)

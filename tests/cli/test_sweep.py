@@ -27,6 +27,7 @@ def test_a_sweep_ends_with_a_command_that_repeats_its_best(run, tiny, tmp_path):
     assert f"return over 2 episodes per seed: {mean:,.0f}"[:-1] in out
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_and_says_so(run, tiny, tmp_path):
     vary = ["--vary", "n-step=1..2", "--vary", "activation=relu,tanh"]
     words = [*ON.split(), *vary, "--optuna", "study.db", "--steps", "40", *tiny]

@@ -27,10 +27,12 @@ def hit_at(steps, number):
 
 @pytest.mark.fault(34, "a signal: the step is finished, a checkpoint kept, 130 or 143 the answer")
 @pytest.mark.parametrize(
-    ("number", "error", "code"),
-    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143)],
+    ("env", "number", "error", "code"),
+    [
+        ("Pendulum-v1", signal.SIGINT, KeyboardInterrupt, None),
+        ("jax:Pendulum-v1", signal.SIGTERM, SystemExit, 143),
+    ],
 )
-@pytest.mark.parametrize("env", ["jax:Pendulum-v1", "Pendulum-v1"])
 def test_a_signal_ends_a_run_that_goes_on_to_the_bit(tmp_path, env, number, error, code):
     whole = make("SAC", env)
     whole.train(STEPS, run=QUICK, progress=False)

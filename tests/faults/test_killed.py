@@ -24,8 +24,12 @@ make({kind!r}, {env!r}, num_seeds={seeds}, num_envs=2).train(
     240, run=STEADY, run_dir={run!r}, observers=(kill,), progress=False
 )
 """
-CASES = [("SAC", "Pendulum-v1", 1), ("DDQN", "jax:CartPole-v1", 4)]
+CASES = [
+    ("SAC", "Pendulum-v1", 1, signal.SIGKILL),
+    ("DDQN", "jax:CartPole-v1", 4, signal.SIGTERM),
+]
 LONG_CASES = [
+    ("SAC", "jax:Pendulum-v1", 4),
     ("A2C", "CartPole-v1", 4),
     ("TD3", "Hopper-v5", 1),
     ("MPO", "Pendulum-v1", 1),
@@ -61,8 +65,7 @@ def without_times(log):
 
 
 @pytest.mark.fault(30, "after SIGKILL and after SIGTERM, log included")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize(("kind", "env", "seeds"), CASES)
+@pytest.mark.parametrize(("kind", "env", "seeds", "number"), CASES)
 def test_a_killed_run_goes_on_to_the_bit(tmp_path, kind, env, seeds, number):
     kill_and_go_on(tmp_path, kind, env, seeds, number)
 

@@ -10,6 +10,12 @@ from understudy.types import CheckpointError, ConfigError
 
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
 
+# The others run with the long tests; that they repeat themselves, test_resume.py shows as well.
+QUICK_AND_SLOW = [
+    kind if kind in ("A2C", "TD3") else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in CONFIGS
+]
+
 
 def weights_hash(kind, seed, directory):
     agent = make(kind, NATIVE[kind], seed=seed)
@@ -24,7 +30,7 @@ def weights_hash(kind, seed, directory):
 
 
 @pytest.mark.fault(18, "the same seed gives the same weights to the bit, another seed others")
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", QUICK_AND_SLOW)
 def test_a_seed_is_a_run(tmp_path, kind):
     first = weights_hash(kind, 3, tmp_path)
     assert weights_hash(kind, 3, tmp_path) == first != weights_hash(kind, 4, tmp_path)

@@ -101,7 +101,7 @@ def test_in_a_notebook():
         "real, sys.stdout, sys.stderr = sys.stdout, Cell(), Cell()\n"
         f"async def cell(): exec({inner!r}, {{}})\n"
         "asyncio.run(cell())\n"
-        "real.write(sys.stdout.getvalue())\n"
+        "real.write(sys.stdout.getvalue()); real.flush()\n"
     )
     done = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split() == ["60"], done.stderr

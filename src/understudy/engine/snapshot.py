@@ -23,7 +23,7 @@ class Position:
     horizon: int = 0  # steps that the schedules span: those of the first training
     refilled_from: int = 0  # the iteration at which an empty ring was last begun
     logged: int = 0  # iterations that the log has told of
-    seconds: float = 0.0  # of training, over all sessions
+    seconds: float = 0.0  # of the run, over all calls of `train`
 
 
 @final
