@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 from resume_cases import QUICK, make
 
@@ -99,9 +100,10 @@ def test_two_runs_in_one_directory(tmp_path):
 @pytest.mark.fault(33, "a stale lock is recovered")
 def test_a_stale_lock_is_recovered(tmp_path):
     (tmp_path / "run.lock").write_text("process 1 on another-machine\n")  # its holder is gone
+    (tmp_path / ".run.json.0123abcd.tmp").write_text("{")  # and left this half written
     agent = make("TD3", ENV)
     agent.train(20, run=QUICK, run_dir=tmp_path, progress=False)
-    assert steps_kept(tmp_path) == [20]
+    assert steps_kept(tmp_path) == [20] and not list(tmp_path.glob(".*"))
 
 
 def test_another_runs_directory_is_not_touched(tmp_path):
@@ -138,3 +140,29 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
         "run.json",
     ]  # fmt: skip
     assert us.runner.load(tmp_path / "policy.safetensors").about["algorithm"] == "td3"
+
+
+def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
+    """Also where it was due before the evaluation of the same step."""
+    agent = make("TD3", ENV, num_seeds=2)
+    agent._evaluators[1] = Judge()
+    agent.train(40, run=OFTEN, run_dir=tmp_path, progress=False)
+    assert us.load(tmp_path).best.seed == agent.best.seed == agent.seed + 1
+
+
+class Judge:
+    """Finds the second member better."""
+
+    def returns(self, policy):
+        return np.array([[0.0], [1.0]])
+
+    def close(self):
+        pass
+
+
+def test_one_that_stepped_aside_is_found(tmp_path):
+    """Killed while the only checkpoint was being replaced by another of the same step."""
+    make("TD3", ENV).train(20, run=OFTEN, run_dir=tmp_path, progress=False)
+    [place] = checkpoint.numbered(tmp_path)
+    place.rename(place.with_name(f".{place.name}.previous"))
+    assert us.load(tmp_path).steps == 20

@@ -105,7 +105,8 @@ def read_newest(path: Path | str) -> Stored:
 def candidates(path: Path) -> list[Path]:
     """The checkpoints that `path` stands for, the one to try first first."""
     own = [place for place in (path, _previous(path)) if (place / MANIFEST).exists()]
-    return own or [*reversed(numbered(path))]
+    aside = sorted((path / DIRECTORY).glob(".[0-9]*.previous"), reverse=True)
+    return own or [*reversed(numbered(path)), *aside]
 
 
 def numbered(run: Path) -> list[Path]:
@@ -131,6 +132,8 @@ def tidy(run: Path) -> None:
         for left in directory.glob(".*.tmp"):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def _file(group: str) -> str:

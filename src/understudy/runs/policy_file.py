@@ -29,7 +29,7 @@ def save_policy(path: str | Path, description: Description) -> Path:
 def write_whole(path: str | Path, data: bytes) -> Path:
     """Beside its place first, and moved there when the disk has it."""
     place = Path(path)
-    fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("xb") as file:

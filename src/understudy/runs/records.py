@@ -17,7 +17,7 @@ from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog, read_csv
 from understudy.runs.lock import RunLock
-from understudy.runs.policy_file import save_policy
+from understudy.runs.policy_file import save_policy, write_whole
 from understudy.runs.run import Facts
 from understudy.runs.saver import Saver
 
@@ -55,6 +55,7 @@ class Records:
         self.directory, self._about, self._title = directory, about, title
         self._subject, self._keep, self._logged = subject, keep, logged
         self._log_fails = False
+        self._told = False  # anything since the last checkpoint
 
     def __enter__(self) -> "Records":
         with ExitStack() as stack:
@@ -62,7 +63,7 @@ class Records:
             stack.enter_context(RunLock(self.directory))
             self._refuse_another_run()
             checkpoint.tidy(self.directory)
-            (self.directory / ABOUT).write_text(json.dumps(self._about, indent=2))
+            write_whole(self.directory / ABOUT, json.dumps(self._about, indent=2).encode())
             self._log = stack.enter_context(CsvLog(self.directory / LOG))
             # A run that was killed may have logged more than its checkpoint knows of.
             self._log.rewind(self._logged)
@@ -75,6 +76,7 @@ class Records:
         return self
 
     def __call__(self, facts: Facts) -> None:
+        self._told = True
         try:
             self._log.append(facts)
         except OSError as error:
@@ -88,10 +90,12 @@ class Records:
             self._save_policy()
 
     def checkpoint(self, steps: int) -> None:
-        """Keep what the run needs in order to go on from here."""
+        """Keep what the run needs in order to go on from here. One from before an evaluation at
+        this step does not know which member is the best: it is replaced."""
         self.saved_at = time.monotonic()
         place = checkpoint.place_of(self.directory, steps)
-        if not place.exists():
+        if self._told or not place.exists():
+            self._told = False
             self._save(place, world=True)
 
     def newest(self) -> Path | None:
