@@ -19,7 +19,7 @@ from understudy.nets.cnn import (
     picture_axes,
     to_channels_last,
 )
-from understudy.types import ArraySpec, ConfigError
+from understudy.types import ConfigError
 
 KEY = jax.random.PRNGKey(0)
 
@@ -168,14 +168,14 @@ def test_every_layout_becomes_channels_last(shape, frames, seen, order):
     images = np.random.default_rng(0).integers(0, 256, (2, 3, *shape), np.uint8)
     channels = "".join(axis for axis in order if axis not in "hw")
     turned = np.einsum(f"...{order}->...hw{channels}", images).reshape(2, 3, *seen)
-    ours = to_channels_last(jnp.asarray(images), ArraySpec(shape, "uint8", frames=frames))
+    ours = to_channels_last(jnp.asarray(images), shape, frames)
     assert ours.dtype == jnp.float32
     np.testing.assert_allclose(ours, turned / np.float32(255), rtol=1e-6)
 
 
 def test_planes_of_yes_and_no_are_zeros_and_ones():
     board = np.random.default_rng(0).random((4, 4, 2)) < 0.5
-    ours = to_channels_last(jnp.asarray(board), ArraySpec((4, 4, 2), "bool"))
+    ours = to_channels_last(jnp.asarray(board), (4, 4, 2))
     assert ours.dtype == jnp.float32
     np.testing.assert_array_equal(ours, board.astype(np.float32))
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Shaped
 
 from understudy.nets.initialise import INITIALISERS
 from understudy.nets.mlp import Linear
-from understudy.types import ArraySpec, ConfigError, Key
+from understudy.types import ConfigError, Key
 
 NATURE_SMALLEST, SMALL_SMALLEST = 36, 3
 
@@ -232,14 +232,14 @@ def image_shape(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int, int]
 
 
 def to_channels_last(
-    image: Shaped[Array, "..."], spec: ArraySpec
+    image: Shaped[Array, "..."], shape: tuple[int, ...], frames: int = 1
 ) -> Float[Array, "*batch height width channels"]:
-    """Pictures [*batch, *spec.shape] as encoders see them; bytes come to be in [0, 1]."""
-    batch = image.shape[: image.ndim - len(spec.shape)]
-    plane = picture_axes(spec.shape, spec.frames)
-    others = [axis for axis in range(len(spec.shape)) if axis not in plane]
+    """Pictures [*batch, *shape] as encoders see them; bytes come to be in [0, 1]."""
+    batch = image.shape[: image.ndim - len(shape)]
+    plane = picture_axes(shape, frames)
+    others = [axis for axis in range(len(shape)) if axis not in plane]
     order = [*range(len(batch)), *(len(batch) + axis for axis in (*plane, *others))]
-    turned = image.transpose(order).reshape(*batch, *image_shape(spec.shape, spec.frames))
+    turned = image.transpose(order).reshape(*batch, *image_shape(shape, frames))
     numbers = turned.astype(jnp.float32)
     return numbers / 255 if image.dtype == jnp.uint8 else numbers
 
