@@ -1,11 +1,25 @@
+import itertools
+import math
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.envs.spaces import spec_of, to_normalised, to_real
-from understudy.types import ArraySpec, Continuous, Discrete, EnvironmentError, MultiDiscrete
+from understudy.engine import actions
+from understudy.envs.spaces import joint, spec_of, to_normalised, to_real
+from understudy.types import (
+    ArraySpec,
+    Continuous,
+    Discrete,
+    EnvironmentError,
+    Joint,
+    MultiDiscrete,
+    Part,
+    Spec,
+)
 
 SEEN = spaces.Box(-1, 1, (3,))
 
@@ -50,10 +64,101 @@ def test_unsupported_actions_list_what_is(space):
         spec_of(SEEN, space)
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Dict(a=SEEN), spaces.Text(3)])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(3),
+        spaces.Tuple([SEEN, SEEN]),
+        spaces.Sequence(SEEN),
+        spaces.Graph(SEEN, None),
+        spaces.OneOf([SEEN, SEEN]),
+        spaces.Box(0, 255, (2, 4, 4, 3), np.uint8),
+    ],
+)
 def test_unsupported_observations_list_what_is(space):
-    with pytest.raises(EnvironmentError, match=r"supported: Box"):
-        spec_of(space, spaces.Discrete(2))
+    for asked, entry in ((space, ""), (spaces.Dict(a=spaces.Dict(b=space)), ' (entry "a/b")')):
+        with pytest.raises(EnvironmentError, match=r"supported: Box .* and Dict of these") as told:
+            spec_of(asked, spaces.Discrete(2))
+        assert entry in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 1, (9, 9, 3), np.float32),
+        spaces.Box(0, 255, (3, 4, 4), np.int32),
+        spaces.Box(0, 255, (84, 84), np.float64),
+        spaces.Box(0, 1, (8, 8), np.int64),
+    ],
+)
+def test_an_image_is_made_of_bytes(space):
+    problem = rf"shape .* is an image of dtype {space.dtype}; an image must be uint8 in 0…255"
+    for asked, entry in ((space, ""), (spaces.Dict(eye=space), ' (entry "eye")')):
+        with pytest.raises(EnvironmentError, match=problem) as told:
+            spec_of(asked, spaces.Discrete(2))
+        assert entry in str(told.value) and "\n" not in str(told.value)
+
+
+def test_matrices_of_numbers_are_no_images():
+    for space in (
+        spaces.Box(-1, 1, (9, 9), np.float32),
+        spaces.Box(0, 1, (2, 9), np.float32),
+        spaces.Box(0, np.inf, (9, 9), np.float32),
+    ):
+        assert spec_of(space, spaces.Discrete(2)).observation == ArraySpec(space.shape)
+        part = spec_of(spaces.Dict(a=space), spaces.Discrete(2)).observation.parts[0]
+        assert part == Part("a", space.shape, "float32")
+
+
+def test_whole_numbers_become_floats_where_they_are_a_vector():
+    seen = [
+        spaces.Box(-5, 5, (3,), np.int64),
+        spaces.Box(0, 255, (3,), np.uint8),
+        spaces.Box(0, 1, (3,), np.bool_),
+        spaces.MultiBinary(3),
+        spaces.MultiDiscrete([2, 3, 4]),
+    ]
+    for space in seen:
+        assert spec_of(space, spaces.Discrete(2)).observation == ArraySpec((3,), "float32")
+
+
+def test_a_choice_becomes_a_vector():
+    part = Part("", (3,), "float32", choices=3, start=2)
+    spec = spec_of(spaces.Discrete(3, start=2), spaces.Discrete(2))
+    assert spec.observation == ArraySpec((3,), "float32", (part,))
+
+
+def test_stacks_of_images_may_have_one_more_axis():
+    space = spaces.Box(0, 255, (2, 4, 4, 3), np.uint8)
+    space.frames = 2
+    assert spec_of(space, spaces.Discrete(2)).observation == ArraySpec(
+        (2, 4, 4, 3), "uint8", frames=2
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(-3, 3)), min_size=1, max_size=4))
+def test_choices_made_as_one_cover_all_combinations(choices):
+    counts, starts = np.array(choices).T
+    space = spaces.MultiDiscrete(counts, start=starts)
+    several = spec_of(SEEN, space)
+    one = Spec(several.observation, joint(several.action))
+    assert isinstance(one.action, Joint) and one.action.n == math.prod(counts)
+    number = np.arange(one.action.n, dtype=np.int32)
+    real = to_real(number, one)
+    combinations = itertools.product(*(range(s, s + n) for n, s in choices))
+    assert list(map(tuple, real.tolist())) == list(combinations)  # the last choice fastest
+    assert all(space.contains(action) for action in real)
+    np.testing.assert_array_equal(to_normalised(real, one), number)
+    on_device = actions.to_real(jnp.asarray(number), one)
+    np.testing.assert_array_equal(on_device, real)
+
+
+def test_choices_made_as_one_keep_the_shape_of_their_space():
+    several = spec_of(SEEN, spaces.MultiDiscrete([[3, 2], [2, 4]], start=[[0, 1], [-1, 5]]))
+    one = Spec(several.observation, joint(several.action))
+    assert to_real(np.array([47, 1]), one).tolist() == [[[2, 2], [0, 8]], [[0, 1], [-1, 6]]]
+    assert to_normalised(np.array([[[2, 2], [0, 8]]]), one).tolist() == [47]
 
 
 def test_worked_by_hand():

@@ -9,7 +9,8 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
 from understudy.engine.members import over_members
-from understudy.types import Continuous, Discrete, Key, MultiDiscrete, Spec, Tree
+from understudy.envs.spaces import weights
+from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Spec, Tree
 
 
 def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
@@ -24,6 +25,10 @@ def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
 
 def to_real(action: Array, spec: Spec) -> Array:
     """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds."""
+    if isinstance(spec.action, Joint):
+        own = spec.action.of
+        action = action[:, None] // jnp.array(weights(own)) % jnp.array(own.choices)
+        return to_real(action, Spec(spec.observation, own))
     if isinstance(spec.action, Discrete):
         return action + spec.action.start
     if isinstance(spec.action, MultiDiscrete):

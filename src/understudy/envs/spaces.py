@@ -18,26 +18,103 @@ from understudy.types import (
     Continuous,
     Discrete,
     EnvironmentError,
+    Joint,
     MultiDiscrete,
+    Part,
     Spec,
 )
 
-_OBSERVATIONS = "Box (any shape; floating point, integer or bool)"
+_OBSERVATIONS = (
+    "Box (vectors of any numbers, images of uint8 or bool), Discrete, MultiDiscrete, MultiBinary "
+    "and Dict of these, nested or not"
+)
 _ACTIONS = "Box (floating point), Discrete, MultiDiscrete and MultiBinary"
+_SMALLEST_PICTURE = 8  # pixels along a side; a smaller matrix of numbers is no picture
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
-    """What an agent sees and does in an environment with these spaces."""
+    """What an agent sees and does in an environment with these spaces. A Box with an attribute
+    `frames` is a stack of so many images along its first axis."""
     return Spec(observation=_observation(observation_space), action=_action(action_space))
 
 
 def _observation(space: spaces.Space) -> ArraySpec:
+    if isinstance(space, spaces.Dict):
+        return _packed(space)
+    part = _part("", space)
+    if part.choices:
+        return ArraySpec(part.shape, part.dtype, (part,))
+    if isinstance(space, spaces.Box) and len(part.shape) > 1 and space.dtype.kind in "iu":
+        return ArraySpec(part.shape, space.dtype.name, frames=getattr(space, "frames", 1))
+    return ArraySpec(part.shape, part.dtype, frames=getattr(space, "frames", 1))
+
+
+def _packed(space: spaces.Space) -> ArraySpec:
+    """One array for all entries: of floats, or of bytes if there are images among them."""
+    parts = tuple(_part(name, inner) for name, inner in entries(space))
+    names = [part.name for part in parts]
+    if not parts or len(set(names)) != len(names):
+        found = ", ".join(f'"{name}"' for name in names) or "none"
+        raise EnvironmentError(
+            "a Dict observation needs entries, and no two entries may have the same name once "
+            f'those of nested Dicts are joined by "/"; entries found: {found}'
+        )
+    if any(part.dtype != "float32" for part in parts):
+        size = sum(part.size * np.dtype(part.dtype).itemsize for part in parts)
+        return ArraySpec((size,), "uint8", parts)
+    return ArraySpec((sum(part.size for part in parts),), "float32", parts)
+
+
+def entries(space: spaces.Space) -> list[tuple[str, spaces.Space]]:
+    """Every entry of a Dict by name, nested names joined by "/"; any other space as it is."""
+    if not isinstance(space, spaces.Dict):
+        return [("", space)]
+    found = []
+    for name, inner in space.spaces.items():
+        nested = isinstance(inner, spaces.Dict)
+        found += [
+            (f"{name}/{rest}" if nested else str(name), leaf) for rest, leaf in entries(inner)
+        ]
+    return found
+
+
+def _part(name: str, space: spaces.Space) -> Part:
+    """Images stay what they are, all else is floats: a choice as one 1 among 0s, several choices
+    (MultiDiscrete, MultiBinary) as the numbers they are."""
+    shape = tuple(int(length) for length in space.shape or ())
+    if isinstance(space, spaces.Discrete):
+        return Part(name, (int(space.n),), "float32", int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return Part(name, shape, "float32")
     if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
         raise EnvironmentError(
-            f"observation space {space} is not supported; supported: {_OBSERVATIONS}"
+            f"observation space {space}{_at(name)} is not supported; supported: {_OBSERVATIONS}"
         )
-    dtype = "float32" if space.dtype.kind == "f" else space.dtype.name
-    return ArraySpec(tuple(int(length) for length in space.shape), dtype)
+    if len(shape) - (getattr(space, "frames", 1) > 1) > 3:
+        raise EnvironmentError(
+            f"an observation{_at(name)} of shape {shape} has more than 3 axes (height, width and "
+            f"channels); supported: {_OBSERVATIONS}"
+        )
+    if len(shape) > 1 and space.dtype.name in ("uint8", "bool"):
+        return Part(name, shape, space.dtype.name)
+    if _is_picture(space):
+        raise EnvironmentError(
+            f"an observation{_at(name)} of shape {shape} is an image of dtype {space.dtype}; an "
+            "image must be uint8 in 0…255 (or bool): convert it in the environment or a wrapper"
+        )
+    return Part(name, shape, "float32")
+
+
+def _is_picture(space: spaces.Box) -> bool:
+    """Whatever has three axes; of matrices, those with the size and the bounds of a picture."""
+    if len(space.shape) != 2 or min(space.shape) < _SMALLEST_PICTURE:
+        return len(space.shape) > 2
+    bounds = {float(space.low.min()), float(space.low.max()), *np.unique(space.high).tolist()}
+    return bounds in ({0, 1}, {0, 255})
+
+
+def _at(name: str) -> str:
+    return f' (entry "{name}")' if name else ""
 
 
 def _action(space: spaces.Space) -> Action:
@@ -61,6 +138,16 @@ def _action(space: spaces.Space) -> Action:
     raise EnvironmentError(f"action space {space} is not supported; supported: {_ACTIONS}")
 
 
+def joint(action: MultiDiscrete) -> Joint:
+    """The same choices made as one."""
+    return Joint(n=math.prod(action.choices), of=action)
+
+
+def weights(action: MultiDiscrete) -> np.ndarray:
+    """What each choice counts in the number of a combination: the last one counts 1."""
+    return np.cumprod((1, *action.choices[:0:-1]))[::-1]
+
+
 def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
     """From the library's actions ([M, size] in [-1, 1], or [M] or [M, choices] counted from 0) to
     the environment's ([M, *shape] float32 inside the bounds, or ints). Always a fresh array."""
@@ -78,6 +165,11 @@ class Border:
 
     def __init__(self, action: Action):
         self._counted = not isinstance(action, Continuous)
+        self._choices = self._weights = None
+        if isinstance(action, Joint):
+            action = action.of
+            self._choices = np.array(action.choices, np.int64)
+            self._weights = weights(action)
         self._row_shape = () if isinstance(action, Discrete) else action.shape
         if isinstance(action, Discrete):
             self._start = np.int64(action.start)
@@ -99,6 +191,8 @@ class Border:
             self._low, self._high = self._low.astype(np.float64), self._high.astype(np.float64)
 
     def to_real(self, action: np.ndarray) -> np.ndarray:
+        if self._weights is not None:
+            action = action.reshape(-1, 1) // self._weights % self._choices
         if self._counted:
             return (action.astype(np.int64) + self._start).reshape(len(action), *self._row_shape)
         # A NaN would pass through every comparison below, into the simulator and the replay.
@@ -119,6 +213,8 @@ class Border:
         if self._counted and not self._row_shape:
             return action.reshape(-1).astype(np.int32) - np.int32(self._start)
         flat = action.reshape(len(action), -1)
+        if self._weights is not None:
+            return ((flat - self._start) @ self._weights).astype(np.int32)
         if self._counted:
             return (flat - self._start).astype(np.int32)
         if self._identity:
