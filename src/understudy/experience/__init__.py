@@ -1,7 +1,9 @@
-"""Containers of experience: the replay ring and the rollout. Facts go in, batches come out."""
+"""Containers of experience: the replay ring, the film for images and sequences, and the rollout.
+Facts go in, batches come out."""
 
-from understudy.experience import ring, rollout
+from understudy.experience import film, ring, rollout
+from understudy.experience.film import Film
 from understudy.experience.ring import Ring
 from understudy.experience.rollout import Rollout
 
-__all__ = ["Ring", "Rollout", "ring", "rollout"]
+__all__ = ["Film", "Ring", "Rollout", "film", "ring", "rollout"]
