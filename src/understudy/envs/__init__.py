@@ -4,7 +4,9 @@ import importlib
 from typing import Any
 
 _HOME = {
+    "AtariSettings": "ale",
     "CheckReport": "check",
+    "atari": "ale",
     "check": "check",
     "EnvSource": "make",
     "resolve": "make",
@@ -16,8 +18,10 @@ _HOME = {
     "NativeStep": "base",
     "ProcessEnvs": "processes",
     "SerialEnvs": "serial",
+    "Stacked": "frames",
     "UserVectorEnvs": "user_vector",
     "spec_of": "spaces",
+    "stack_frames": "make",
     "to_normalised": "spaces",
     "to_real": "spaces",
 }

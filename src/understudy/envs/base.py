@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.types import Key, Spec
+from understudy.envs.spaces import Border
+from understudy.types import Action, EnvironmentError, Joint, Key, Spec
 
 
 class HostStep(NamedTuple):
@@ -47,6 +48,16 @@ class HostEnvs(abc.ABC):
     """Whether `replay` can bring open episodes back."""
     faults: dict[str, int]
     """How often what was survived, since the beginning."""
+    _border: Border
+
+    def speak(self, action: Action) -> None:
+        """Take actions in this form from now on: the environments' own, or a `Joint` of it."""
+        own, wanted = (
+            form.of if isinstance(form, Joint) else form for form in (self.spec.action, action)
+        )
+        if own != wanted:
+            raise EnvironmentError(f"the environments take {own} as actions, not {action}")
+        self.spec, self._border = Spec(self.spec.observation, action), Border(action)
 
     @property
     @abc.abstractmethod
@@ -79,7 +90,7 @@ class NativeStep(NamedTuple):
     """What a native environment reports after one step."""
 
     state: Any
-    observation: Float[Array, "..."]
+    observation: Shaped[Array, "..."]
     reward: Float[Array, ""]
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
@@ -102,7 +113,7 @@ class NativeEnv(abc.ABC):
         """No episode is longer than this."""
 
     @abc.abstractmethod
-    def reset(self, key: Key) -> tuple[Any, Float[Array, "..."]]:
+    def reset(self, key: Key) -> tuple[Any, Shaped[Array, "..."]]:
         """Begin an episode: state and first observation."""
 
     @abc.abstractmethod

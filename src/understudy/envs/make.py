@@ -5,24 +5,28 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from understudy.envs.ale import AtariSettings
 from understudy.envs.base import HostEnvs, NativeEnv
+from understudy.envs.frames import make_stacked
 from understudy.envs.guard import STANDARD, Guard
-from understudy.envs.seeds import TRAINING, EpisodeSeeds
+from understudy.envs.minatar import make_minatar
+from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.worker import make_quietly
-from understudy.types import ConfigError, EnvironmentError, Spec
+from understudy.types import ArraySpec, ConfigError, EnvironmentError, Spec
 
 _ADAPTERS = ("brax", "playground", "gymnax", "envpool")
 _ACCEPTED = (
-    'a Gymnasium id such as "Pendulum-v1", "jax:ID" for an environment on the accelerator, a '
+    'a Gymnasium id such as "Pendulum-v1", "jax:ID" for an environment on the accelerator, '
+    '"atari:GAME", a '
     "callable that makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
     "NativeEnv"
 )
@@ -32,7 +36,12 @@ _EXTRAS = {
     "mujoco": ("mujoco", "understudy[mujoco]"),
     "Box2D": ("box2d", "gymnasium[box2d]"),
     "pygame": ("pygame", "gymnasium[classic-control]"),
-    "ale_py": ("ale", "understudy[atari]"),
+}
+
+# Before the slash of an id → the package that registers those environments, what to install.
+_ON_DEMAND = {
+    "ALE": ("ale_py", "understudy[atari]"),
+    "MinAtar": ("minatar", "understudy[minatar]"),
 }
 
 
@@ -45,15 +54,19 @@ class EnvSource:
     """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
     spec: Spec
     num_envs: int
-    make: Callable[[int, EpisodeSeeds, int, Guard], HostEnvs]
+    make: Callable[[int, EpisodeSeeds, int, Guard, int], HostEnvs]
     """Called by `make_host`."""
+    frames: int = 1
+    """How many frames each environment is wrapped to show at once."""
+    wrappable: bool = True
+    """Whether environments are made one by one, so that each can be wrapped."""
 
     def make_host(
         self, rows: int, seeds: EpisodeSeeds, workers: int = 0, guard: Guard = STANDARD
     ) -> HostEnvs:
         """`rows` environments (members by envs), in this process or in worker processes. The
         stream of `seeds` says what for: evaluation never steps the environments of training."""
-        return self.make(rows, seeds, workers, guard)
+        return self.make(rows, seeds, workers, guard, self.frames)
 
 
 def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
@@ -77,13 +90,48 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
 
 
+def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSource:
+    """The same environments, each showing its last `count` frames as one observation [count,
+    *frame], the newest last. What shows so many already stays as it is."""
+    if count < 1:
+        raise ConfigError(f"frame_stack must be at least 1, got {count}")
+    seen = source.spec.observation
+    if seen.frames == count:
+        return source
+    if not seen.is_image or seen.frames > 1:
+        raise EnvironmentError(
+            f"frame_stack={count} is for images, but observations are {_kind(seen)}"
+        )
+    if isinstance(source, NativeEnv):
+        from understudy.envs.native.stacked import StackedNative
+
+        return StackedNative(source, count)
+    if not source.wrappable:
+        raise EnvironmentError(
+            f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
+            f"with understudy.envs.Stacked(env, {count})"
+        )
+    stack = replace(seen, shape=(count, *seen.shape), frames=count)
+    return replace(source, spec=replace(source.spec, observation=stack), frames=count)
+
+
+def _kind(seen: ArraySpec) -> str:
+    if seen.frames > 1:
+        return f"stacks of {seen.frames} frames already"
+    if seen.parts:
+        return "dicts"
+    if len(seen.shape) == 1:
+        return f"vectors of shape {seen.shape}"
+    return f"{seen.dtype} arrays of shape {seen.shape}"
+
+
 def without_environment(spec: Spec, why: str) -> EnvSource:
     """For an agent that can only act: it knows what it sees and does, and has nowhere to do it."""
 
     def make(*_: Any) -> HostEnvs:
         raise EnvironmentError(f"this agent has no environment and can only act: {why}")
 
-    return EnvSource(None, spec, 1, make)
+    return EnvSource(None, spec, 1, make, wrappable=False)
 
 
 def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
@@ -100,7 +148,33 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
 
 def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
     """Makes the registered environment `name`, in this process or in a worker."""
-    return partial(make_quietly, _gymnasium_spec(name))
+    if name.startswith("atari:"):
+        return _atari(name)
+    make = make_minatar if name.startswith("MinAtar/") else make_quietly
+    return partial(make, _gymnasium_spec(name))
+
+
+def _atari(name: str) -> AtariSettings:
+    _register(name, "ALE")
+    game = name.removeprefix("atari:")
+    if f"ALE/{game}-v5" not in gymnasium.registry:
+        ids = [known for known in gymnasium.registry if known.startswith("ALE/")]
+        games = [known.removeprefix("ALE/").removesuffix("-v5") for known in ids]
+        raise EnvironmentError(f'no Atari game "{game}"{_nearest(game, games, "atari:")}')
+    return AtariSettings(game)
+
+
+def _register(name: str, group: str) -> None:
+    """Make the environments of a group known to Gymnasium."""
+    package, extra = _ON_DEMAND[group]
+    if importlib.util.find_spec(package) is None:
+        raise _install(name, extra)
+    if any(known.startswith(f"{group}/") for known in gymnasium.registry):
+        return
+    if group == "ALE":
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+    else:
+        importlib.import_module("minatar.gym").register_envs()
 
 
 def _native(name: str) -> NativeEnv:
@@ -117,8 +191,9 @@ def _native(name: str) -> NativeEnv:
 def _gymnasium_spec(name: str) -> Any:
     """The registered description. It, not the id, travels to workers: an id registered by the
     user's own script would be unknown there."""
-    if name.startswith("ALE/") and importlib.util.find_spec("ale_py") is not None:
-        gymnasium.register_envs(importlib.import_module("ale_py"))
+    group, slash, _ = name.partition("/")
+    if slash and group in _ON_DEMAND:
+        _register(name, group)
     module, _, plain = name.rpartition(":")
     try:
         if module:
@@ -127,8 +202,6 @@ def _gymnasium_spec(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise EnvironmentError(f'"{name}": {error}') from error
     except (gymnasium.error.Error, ValueError) as error:
-        if name.startswith("ALE/"):
-            raise _install(name, "understudy[atari]") from error
         raise EnvironmentError(
             f'no environment "{name}"{_nearest(plain, gymnasium.registry)}'
         ) from error
@@ -152,6 +225,8 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
     """One environment, or one line that says why not."""
     try:
         env = factory()
+    except EnvironmentError:
+        raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         text = str(error).lower()
         for package, (word, extra) in _EXTRAS.items():
@@ -173,17 +248,29 @@ def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -
         spec = spec_of(env.observation_space, env.action_space)
     finally:
         env.close()
-    return EnvSource(name, spec, num_envs, partial(_host, factory))
+    evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
+    return EnvSource(name, spec, num_envs, partial(_host, factory, evaluation))
 
 
 def _host(
-    factory: Callable[[], Any], rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard
+    training: Callable[[], Any],
+    evaluation: Callable[[], Any],
+    rows: int,
+    seeds: EpisodeSeeds,
+    workers: int,
+    guard: Guard,
+    frames: int,
 ) -> HostEnvs:
+    factory = _stacked(evaluation if seeds.stream == EVALUATION else training, frames)
     if workers:
         from understudy.envs.processes import ProcessEnvs
 
         return ProcessEnvs([factory] * rows, seeds, workers, guard)
     return SerialEnvs([factory] * rows, seeds, guard=guard)
+
+
+def _stacked(factory: Callable[[], Any], frames: int) -> Callable[[], Any]:
+    return factory if frames == 1 else partial(make_stacked, factory, frames)
 
 
 def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
@@ -192,15 +279,15 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard) -> HostEnvs:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard, frames: int) -> HostEnvs:
         if workers:
             raise EnvironmentError(
                 "an environment that exists already cannot move to worker processes: give a "
                 "callable that makes one"
             )
         if seeds.stream == TRAINING and rows == 1:
-            return SerialEnvs([lambda: env], seeds, owned=False, guard=guard)
-        return SerialEnvs([partial(_another, env)] * rows, seeds, guard=guard)
+            return SerialEnvs([_stacked(lambda: env, frames)], seeds, owned=False, guard=guard)
+        return SerialEnvs([_stacked(partial(_another, env), frames)] * rows, seeds, guard=guard)
 
     return EnvSource(None, spec_of(env.observation_space, env.action_space), 1, make)
 
@@ -227,7 +314,7 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
             f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard) -> HostEnvs:
+    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard, frames: int) -> HostEnvs:
         from understudy.envs.user_vector import UserVectorEnvs
 
         if workers:
@@ -250,4 +337,4 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
         return UserVectorEnvs(_another(env), seeds)
 
     spec = spec_of(env.single_observation_space, env.single_action_space)
-    return EnvSource(None, spec, env.num_envs, make)
+    return EnvSource(None, spec, env.num_envs, make, wrappable=False)

@@ -1,18 +1,24 @@
 """Environments that live on the accelerator, under the ids by which Gymnasium knows them.
 
 The four classics equal Gymnasium's step by step, time limit included, so that a result here is a
-result there. `PointNavigation-v0` is our own: the smallest world in which going straight for
-the reward fails and a repertoire of behaviours helps.
+result there; `MinAtar-Breakout-v1` equals MinAtar's. The -P versions of classics show positions
+only. Our own are `PointNavigation-v0`, the smallest world in which going straight for the reward
+fails and a repertoire of behaviours helps, and `Recall-v0`, the smallest that needs memory.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from understudy.envs.base import NativeEnv
 from understudy.envs.native.acrobot import Acrobot
 from understudy.envs.native.cartpole import CartPole
+from understudy.envs.native.hidden import Hidden
+from understudy.envs.native.minatar_breakout import MinAtarBreakout
 from understudy.envs.native.mountain_car import MountainCarContinuous
 from understudy.envs.native.pendulum import Pendulum
 from understudy.envs.native.point_navigation import PointNavigation
+from understudy.envs.native.recall import Recall
+from understudy.envs.native.stacked import StackedNative
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "Pendulum-v1": Pendulum,
@@ -20,13 +26,21 @@ NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "MountainCarContinuous-v0": MountainCarContinuous,
     "Acrobot-v1": Acrobot,
     "PointNavigation-v0": PointNavigation,
+    "MinAtar-Breakout-v1": MinAtarBreakout,
+    "Pendulum-P-v1": partial(Hidden, Pendulum(), keep=(0, 1)),
+    "CartPole-P-v1": partial(Hidden, CartPole(), keep=(0, 2)),
+    "Recall-v0": Recall,
 }
 
 __all__ = [
     "NATIVE",
     "Acrobot",
     "CartPole",
+    "Hidden",
+    "MinAtarBreakout",
     "MountainCarContinuous",
     "Pendulum",
     "PointNavigation",
+    "Recall",
+    "StackedNative",
 ]

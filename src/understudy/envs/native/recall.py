@@ -1,0 +1,66 @@
+"""Recall-v0: see a sign, walk down a corridor, turn where the sign said.
+
+    time          0        1 … 20       21
+    sees        sign      corridor   junction        reward for turning there: 1 if it is the way
+    (left or right)                                  of the sign, -1 if it is the other
+
+This is the T-maze of Bakker (2002, "Reinforcement Learning with Long Short-Term Memory"), which
+measures two things there: to walk the corridor at all, and to remember. Here the walker goes on
+whatever it does, so that nothing has to be explored and only memory is left: every episode
+reaches the junction, half of all first guesses are right, and without memory no policy can do
+better than 0 on average.
+
+Observations are (sign left, sign right, corridor, junction), one of them 1. Actions are 0, left,
+and 1, right; they matter at the junction alone.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from understudy.envs.base import NativeEnv, NativeStep
+from understudy.types import ArraySpec, Discrete, Key, Spec
+
+
+class RecallState(NamedTuple):
+    sign: Int32[Array, ""]  # 0 left, 1 right
+    steps: Int32[Array, ""]
+
+
+@final
+@dataclass(frozen=True)
+class Recall(NativeEnv):
+    corridor: int = 20  # steps between the sign and the junction
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(ArraySpec((4,)), Discrete(2))
+
+    @property
+    def max_steps(self) -> int:
+        return self.corridor + 2
+
+    def reset(self, key: Key) -> tuple[RecallState, Float[Array, "4"]]:
+        sign = jax.random.bernoulli(key).astype(jnp.int32)
+        state = RecallState(sign, jnp.zeros((), jnp.int32))
+        return state, self._observe(state)
+
+    def step(self, state: RecallState, action: Int32[Array, ""], key: Key) -> NativeStep:
+        at_junction = state.steps == self.corridor + 1
+        turned = jnp.where(action == state.sign, 1.0, -1.0)
+        state = RecallState(state.sign, state.steps + 1)
+        return NativeStep(
+            state=state,
+            observation=self._observe(state),
+            reward=jnp.where(at_junction, turned, 0.0),
+            terminated=at_junction,
+            truncated=jnp.zeros((), bool),
+        )
+
+    def _observe(self, state: RecallState) -> Float[Array, "4"]:
+        at_start, at_junction = state.steps == 0, state.steps > self.corridor
+        place = jnp.where(at_start, state.sign, jnp.where(at_junction, 3, 2))
+        return jax.nn.one_hot(place, 4)
