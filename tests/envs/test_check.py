@@ -67,7 +67,7 @@ class OddSpace(Scripted):
     ("env", "problem"),
     [
         ("Pendulum-v9", "did you mean"),
-        ("FrozenLake-v1", "supported: Box"),
+        ("Blackjack-v1", "supported: Box"),
         (OddSpace, "supported: Box"),
         (Forgetful, "not reproducible"),
         (Noisy, "do not replay the same bits"),

@@ -100,7 +100,7 @@ def test_faults_name_the_environment_and_leave_nothing(fault, message):
 
 def test_unsupported_spaces_leave_nothing():
     with pytest.raises(EnvironmentError, match="supported: Box"):
-        ProcessEnvs([partial(gymnasium.make, "FrozenLake-v1")] * 2, EpisodeSeeds(0, 2))
+        ProcessEnvs([partial(gymnasium.make, "Blackjack-v1")] * 2, EpisodeSeeds(0, 2))
 
 
 def test_close_leaves_nothing_and_is_safe_twice():

@@ -127,3 +127,27 @@ def test_scalar_observations():
     envs = SerialEnvs([Scalar, Scalar], EpisodeSeeds(0, 2))
     assert envs.reset().shape == (2,)
     assert envs.step(np.zeros((2, 2), np.float32)).next_observation.tolist() == [1, 1]
+
+
+def test_a_failed_environment_is_not_blamed_for_its_step_before():
+    class Late(Scripted):
+        """Absurd at one step, and gone at the next."""
+
+        def __init__(self, wait):
+            super().__init__()
+            self.wait = wait
+
+        def step(self, action):
+            self.wait -= 1
+            if self.wait < 0:
+                raise RuntimeError("gone")
+            observation, reward, *_ = super().step(action)
+            return np.where(self.wait == 0, 1e20, observation), reward, False, False, {}
+
+    envs = SerialEnvs([partial(Late, 1), partial(Late, 2)], EpisodeSeeds(0, 2))
+    envs.reset()
+    envs._rows.environments[0].episode = envs._rows.environments[1].episode = 1  # three steps long
+    for _ in range(2):
+        step = envs.step(np.zeros((2, 2), np.float32))
+    assert step.valid.tolist() == [False, True]
+    assert envs.faults["clipped_values"] == 8  # four numbers of each

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, final
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.spaces import spec_of, to_real
+from understudy.envs.spaces import entries, spec_of, to_real
+from understudy.observing import Packer, flat
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _STEPS = 200
@@ -61,7 +63,7 @@ class CheckReport:
 class _Moment(NamedTuple):
     """One step as the environment returned it, copied."""
 
-    observation: np.ndarray
+    observation: dict[str, np.ndarray]  # entries by name; one without a name if there is only one
     reward: Any
     terminated: Any
     truncated: Any
@@ -118,8 +120,9 @@ def _examine(env: gymnasium.Env, findings: list[Finding], steps: int) -> None:
     if isinstance(spec.action, Continuous) and not spec.action.bounded:
         findings.append(Finding("note", "actions are unbounded: squashed policies refuse them"))
     seeds, actions = EpisodeSeeds(0), _actions(spec, steps)
-    first = _roll(env, seeds, actions, findings)
-    again = _roll(env, seeds, actions, [])
+    seen = Packer.of(spec.observation)
+    first = _roll(env, seeds, actions, seen, findings)
+    again = _roll(env, seeds, actions, seen, [])
     _look_at_observations(env, first, findings)
     _look_at_results(first, findings)
     _compare(first, again, findings)
@@ -138,12 +141,16 @@ def _actions(spec: Spec, steps: int) -> np.ndarray:
 
 
 def _roll(
-    env: gymnasium.Env, seeds: EpisodeSeeds, actions: np.ndarray, findings: list[Finding]
+    env: gymnasium.Env,
+    seeds: EpisodeSeeds,
+    actions: np.ndarray,
+    seen: Packer,
+    findings: list[Finding],
 ) -> list[_Moment]:
     """The seeded episodes that these actions lead through."""
     moments, episode, reuses, mutates = [], 0, False, False
     current = _reset(env, seeds(0, episode))
-    moments.append(_Moment(np.array(current), None, None, None))
+    moments.append(_Moment(_copied(current, seen), None, None, None))
     for action in actions:
         given = action.copy()
         result = env.step(given)
@@ -151,19 +158,31 @@ def _roll(
             size = len(result) if isinstance(result, tuple) else type(result).__name__
             raise EnvironmentError(f"step() must return a tuple of 5, got {size}")
         observation, reward, terminated, truncated, _ = result
-        reuses |= observation is current
+        reuses |= _share(observation, current)
         mutates |= not np.array_equal(given, action)
         current = observation
-        moments.append(_Moment(np.array(observation), reward, terminated, truncated))
+        moments.append(_Moment(_copied(observation, seen), reward, terminated, truncated))
         if terminated or truncated:
             episode += 1
             current = _reset(env, seeds(0, episode))
-            moments.append(_Moment(np.array(current), None, None, None))
+            moments.append(_Moment(_copied(current, seen), None, None, None))
     if reuses:
         findings.append(Finding("note", "returns the same array each step (copied here)"))
     if mutates:
         findings.append(Finding("note", "mutates the action it is given (it gets a copy here)"))
     return moments
+
+
+def _copied(observation: Any, seen: Packer) -> dict[str, np.ndarray]:
+    """Its entries; those of a Dict, and choices, must be what their space says."""
+    if seen.has_parts or isinstance(observation, dict):
+        seen.entries(observation)
+    return {name: np.array(entry) for name, entry in flat(observation).items()}
+
+
+def _share(one: Any, other: Any) -> bool:
+    ours, theirs = flat(one), flat(other)
+    return any(isinstance(e, np.ndarray) and e is theirs.get(name) for name, e in ours.items())
 
 
 def _reset(env: gymnasium.Env, seed: int) -> Any:
@@ -176,25 +195,32 @@ def _reset(env: gymnasium.Env, seed: int) -> Any:
 def _look_at_observations(
     env: gymnasium.Env, moments: list[_Moment], findings: list[Finding]
 ) -> None:
-    space: Any = env.observation_space
     before = len(findings)
-    shapes = {moment.observation.shape for moment in moments}
-    if shapes != {space.shape}:
-        found = ", ".join(map(str, sorted(shapes)))
-        findings.append(Finding("problem", f"observations of shape {found}, not {space.shape}"))
-        return
-    dtypes = {moment.observation.dtype for moment in moments}
-    for dtype in sorted(dtypes - {space.dtype}, key=str):
-        castable = np.can_cast(dtype, space.dtype, casting="same_kind")
-        text = f"observations have dtype {dtype}, the space says {space.dtype}"
-        findings.append(Finding("note" if castable else "problem", text))
-    stacked = np.stack([moment.observation for moment in moments])
-    if stacked.dtype.kind == "f" and not np.isfinite(stacked).all():
-        findings.append(Finding("problem", "observations contain NaN or infinity"))
-    elif ((stacked < space.low) | (stacked > space.high)).any():
-        findings.append(Finding("note", "observations leave the bounds of their space"))
+    for name, space in entries(env.observation_space):
+        if isinstance(space, Box):
+            seen = [moment.observation[name] for moment in moments]
+            _look_at_entry(
+                f'observations of "{name}"' if name else "observations", space, seen, findings
+            )
     if len(findings) == before:
         findings.append(Finding("good", "observations match their space"))
+
+
+def _look_at_entry(what: str, space: Box, seen: list[np.ndarray], findings: list[Finding]) -> None:
+    shapes = {one.shape for one in seen}
+    if shapes != {space.shape}:
+        found = ", ".join(map(str, sorted(shapes)))
+        findings.append(Finding("problem", f"{what} of shape {found}, not {space.shape}"))
+        return
+    for dtype in sorted({one.dtype for one in seen} - {space.dtype}, key=str):
+        castable = np.can_cast(dtype, space.dtype, casting="same_kind")
+        text = f"{what} have dtype {dtype}, the space says {space.dtype}"
+        findings.append(Finding("note" if castable else "problem", text))
+    stacked = np.stack(seen)
+    if stacked.dtype.kind == "f" and not np.isfinite(stacked).all():
+        findings.append(Finding("problem", f"{what} contain NaN or infinity"))
+    elif ((stacked < space.low) | (stacked > space.high)).any():
+        findings.append(Finding("note", f"{what} leave the bounds of their space"))
 
 
 def _look_at_results(moments: list[_Moment], findings: list[Finding]) -> None:
@@ -216,7 +242,7 @@ def _look_at_results(moments: list[_Moment], findings: list[Finding]) -> None:
 
 def _compare(first: list[_Moment], again: list[_Moment], findings: list[Finding]) -> None:
     """Resuming replays the open episode: that needs the same bits from the same seed."""
-    if first[0].observation.tobytes() != again[0].observation.tobytes():
+    if _bits(first[0]) != _bits(again[0]):
         text = "reset(seed) is not reproducible: does it use self.np_random, seeded by super()?"
         findings.append(Finding("problem", text))
     elif len(first) != len(again) or any(
@@ -231,7 +257,8 @@ def _compare(first: list[_Moment], again: list[_Moment], findings: list[Finding]
 def _bits(moment: _Moment) -> tuple[Any, ...]:
     reward = None if moment.reward is None else float(np.asarray(moment.reward).ravel()[0])
     # NaN differs from itself; its text does not.
-    return (moment.observation.tobytes(), str(reward), moment.terminated, moment.truncated)
+    seen = [(name, entry.tobytes()) for name, entry in moment.observation.items()]
+    return (seen, str(reward), moment.terminated, moment.truncated)
 
 
 def _look_for_time_limit(env: gymnasium.Env, findings: list[Finding]) -> None:

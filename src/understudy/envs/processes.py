@@ -18,6 +18,7 @@ from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same, without
 from understudy.envs.spaces import Border, spec_of
+from understudy.observing import Packer
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 
@@ -216,4 +217,4 @@ def _layout(spec: Spec, rows: int) -> worker.Layout:
     continuous = isinstance(spec.action, Continuous)
     shape = () if isinstance(spec.action, Discrete) else spec.action.shape
     action = (shape, "float32" if continuous else "int64")
-    return worker.Layout(rows, spec.observation.shape, spec.observation.dtype, *action)
+    return worker.Layout(rows, Packer.of(spec.observation), *action)

@@ -15,6 +15,8 @@ import numpy as np
 
 from understudy.envs.guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
 from understudy.envs.seeds import EpisodeSeeds
+from understudy.errors import EnvironmentError
+from understudy.observing import Packer
 
 _log = logging.getLogger("understudy.envs")
 
@@ -77,10 +79,14 @@ class EnvRows:
         self._dtype = np.dtype(np.float32)
         self._accepted: np.dtype | None = None  # the dtype last seen and found castable
         self._inexact = True
+        self._packer: Packer | None = None  # for observations that are not one array already
+        self._doubtful = False  # some entry that it was given is not in order
         self._clock = 0  # steps of the block
         self._begun = [0] * len(factories)  # the clock when a row's open episode began
         self._actions: Any = ()  # the latest, by index
-        self._given: list[Any] = [None] * len(factories)  # latest observations, as they came
+        self._given: list[Any] = [None] * len(
+            factories
+        )  # what the latest observations were made of
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
         self.environments: list[gymnasium.Env] = []
         for index, factory in enumerate(factories):
@@ -93,10 +99,11 @@ class EnvRows:
         # Bound once: an attribute look-up through wrappers is felt at a million steps.
         self._steps = [env.step for env in self.environments]
 
-    def expect(self, shape: tuple[int, ...], dtype: str) -> None:
+    def expect(self, seen: Packer) -> None:
         """Say what observations must look like."""
-        self._shape, self._dtype = tuple(shape), np.dtype(dtype)
-        self._inexact = self._dtype.kind == "f"
+        self._shape, self._dtype = seen.shape, seen.dtype
+        self._packer = seen if seen.has_parts else None
+        self._inexact = self._dtype.kind == "f" and not seen.has_parts
 
     def take_faults(self) -> list[Fault]:
         """What was survived since the last time."""
@@ -160,7 +167,8 @@ class EnvRows:
                 last[index] = False
         # All rows in one product: if the sum of squares is in order, so is every number. Only
         # otherwise is the guilty row looked for.
-        if self._inexact and not np.vdot(following, following) <= LIMIT * LIMIT:
+        if self._doubtful or (self._inexact and not np.vdot(following, following) <= LIMIT * LIMIT):
+            self._doubtful = False
             for index in range(len(actions)):
                 problem = self._tame(index, following)
                 if problem is not None:
@@ -223,6 +231,9 @@ class EnvRows:
         self._steps[index] = self.environments[index].step
 
     def _write(self, index: int, observation: Any, out: np.ndarray) -> None:
+        if self._packer is not None:
+            self._write_entries(self._packer, index, observation, out)
+            return
         if type(observation) is not np.ndarray:
             observation = np.asarray(observation)
         if observation.shape != self._shape:
@@ -237,25 +248,39 @@ class EnvRows:
             with np.errstate(over="ignore"):
                 out[index] = observation
 
+    def _write_entries(self, packer: Packer, index: int, observation: Any, out: np.ndarray) -> None:
+        """Whatever is not in order is not written before `_tame` has seen it."""
+        try:
+            entries = self._given[index] = packer.entries(observation)
+        except EnvironmentError as error:
+            raise self._error(index, str(error)) from None
+        if all(e.dtype.kind != "f" or np.vdot(e, e) <= LIMIT * LIMIT for e in entries):
+            packer.write(entries, out[index])
+        else:
+            self._doubtful = True
+
     def _tame(self, index: int, out: np.ndarray) -> str | None:
         """Clip absurd numbers; gives a problem where there are some that are no numbers."""
-        if not self._inexact:
+        given, packer = self._given[index], self._packer
+        if given is None or (packer is None and not self._inexact):
             return None
-        values = out[index, ...]
-        absurd = ~(np.abs(values) <= LIMIT)
-        if not absurd.any():
-            return None
-        # What float32 turned into an infinity may have been a number.
-        infinite = np.isinf(values)
-        finite = np.isfinite(self._given[index]) if infinite.any() else ~infinite
-        not_finite = np.isnan(values) | infinite & ~finite
-        if not_finite.any():
-            where = np.argwhere(not_finite)[0].tolist()
-            return f"the observation is {values[tuple(where)]} at index {where}"
-        where = np.argwhere(absurd)[0].tolist()
-        problem = f"the observation is {values[tuple(where)]} at index {where}"
-        self._clipped(index, problem, int(absurd.sum()))
-        np.clip(values, -LIMIT, LIMIT, out=values)
+        # As they were given: what float32 turned into an infinity may have been a number.
+        entries = [given.astype(np.float64)] if packer is None else given
+        for place, values in enumerate(entries):
+            if values.dtype.kind != "f" or not (absurd := ~(np.abs(values) <= LIMIT)).any():
+                continue
+            not_finite = ~np.isfinite(values)
+            where = np.argwhere(not_finite if not_finite.any() else absurd)[0].tolist()
+            called = "observation" if packer is None else packer.called[place]
+            problem = f"the {called} is {values[tuple(where)]} at index {where}"
+            if not_finite.any():
+                return problem
+            self._clipped(index, problem, int(absurd.sum()))
+            entries[place] = np.asarray(np.clip(values, -LIMIT, LIMIT))
+        if packer is None:
+            out[index] = entries[0]
+        else:
+            packer.write(entries, out[index])
         return None
 
     def _accept(self, index: int, observation: np.ndarray) -> None:
@@ -279,6 +304,7 @@ class EnvRows:
         """Note it; with a board, the row's open episode is cut there."""
         if board is not None:
             board.cut(failure.row - self.first_row)
+            self._given[failure.row - self.first_row] = None
         rows = (failure.row,) if board is not None else ()
         self.faults.append(Fault(kind, str(failure), failure.trace, rows))
 

@@ -11,6 +11,7 @@ from understudy.envs.guard import STANDARD, Guard, Ledger
 from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of
+from understudy.observing import Packer
 from understudy.types import EnvironmentError
 
 
@@ -45,7 +46,7 @@ class SerialEnvs(HostEnvs):
         self.spec = spec_of(environments[0].observation_space, environments[0].action_space)
         for row, env in enumerate(environments):
             require_same(row, spec_of(env.observation_space, env.action_space), self.spec)
-        self._rows.expect(self.spec.observation.shape, self.spec.observation.dtype)
+        self._rows.expect(Packer.of(self.spec.observation))
         self._border = Border(self.spec.action)
         self._shape = (self.num_envs, *self.spec.observation.shape)
         self._dtype = np.dtype(self.spec.observation.dtype)

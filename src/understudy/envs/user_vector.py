@@ -11,6 +11,7 @@ from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.guard import CLIPPED, LIMIT, STANDARD, Fault, Ledger
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of
+from understudy.observing import Packer, flat
 from understudy.types import EnvironmentError
 
 
@@ -40,7 +41,8 @@ class UserVectorEnvs(HostEnvs):
         self.num_envs = int(vector_env.num_envs)
         self.spec = spec_of(vector_env.single_observation_space, vector_env.single_action_space)
         self._border = Border(self.spec.action)
-        self._dtype = np.dtype(self.spec.observation.dtype)
+        self._packer = Packer.of(self.spec.observation)
+        self._dtype = self._packer.dtype
         self._shape = (self.num_envs, *self.spec.observation.shape)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._only_resets = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: ended one step ago
@@ -132,12 +134,15 @@ class UserVectorEnvs(HostEnvs):
         finals = info.get("final_obs")
         following = fresh.copy()
         for row in np.flatnonzero(ended):
-            final = None if finals is None else finals[row]
+            final = None if finals is None else _row_of(finals, int(row))
             if final is None:
                 raise EnvironmentError(
                     f"environment {row}: the episode ended but info has no final_obs for it, "
                     "which the SAME_STEP autoreset mode promises"
                 )
+            if self._packer.has_parts:
+                following[row] = self._packed(final, context, int(row))[0]
+                continue
             final = np.array(final)
             if final.shape != self._shape[1:]:
                 raise _wrong_shape(int(row), self._shape[1:], final.shape)
@@ -146,6 +151,8 @@ class UserVectorEnvs(HostEnvs):
 
     def _read(self, observation: Any, context: str) -> np.ndarray:
         """A checked copy: with `copy=False` the vector environment reuses its arrays."""
+        if self._packer.has_parts:
+            return self._packed(observation, context)
         observation = np.asarray(observation)
         if observation.shape != self._shape:
             raise EnvironmentError(
@@ -158,6 +165,23 @@ class UserVectorEnvs(HostEnvs):
                 f"{self._dtype}, got {observation.dtype} ({context})"
             )
         return self._sane(observation, context).astype(self._dtype)
+
+    def _packed(self, observation: Any, context: str, row: int | None = None) -> np.ndarray:
+        """[rows, ...] of entries that are not one array, or [1, ...] of one `row` of them."""
+        try:
+            entries = self._packer.entries(observation, self.num_envs if row is None else None)
+        except EnvironmentError as error:
+            whose = "the vector environment" if row is None else f"environment {row}"
+            raise EnvironmentError(f"{whose}: {error} ({context})") from None
+        if row is not None:
+            entries = [entry[None] for entry in entries]
+        sane = [
+            self._sane(entry, context, row or 0, called)
+            for entry, called in zip(entries, self._packer.called, strict=True)
+        ]
+        out = np.empty((len(sane[0]), *self._shape[1:]), self._dtype)
+        self._packer.write(sane, out)
+        return out
 
     def _rewards(self, rewards: Any, context: str) -> np.ndarray:
         rewards = self._sane(np.asarray(rewards, np.float64), context, what="reward")
@@ -181,6 +205,13 @@ class UserVectorEnvs(HostEnvs):
         told = f"{problem}, clipped to {LIMIT:g} ({context})"
         self._ledger.take([Fault(CLIPPED, told, count=int(wrong.sum()))])
         return np.clip(values, -LIMIT, LIMIT)
+
+
+def _row_of(finals: Any, row: int) -> Any:
+    """Gymnasium's own give one object a row, others a dict of arrays."""
+    if isinstance(finals, dict):
+        return {name: values[row] for name, values in flat(finals).items()}
+    return finals[row]
 
 
 def _raised(call: str, error: Exception) -> EnvironmentError:

@@ -21,6 +21,7 @@ import numpy as np
 from understudy.envs.guard import Guard
 from understudy.envs.rows import Board, EnvRows
 from understudy.envs.seeds import EpisodeSeeds
+from understudy.observing import Packer
 
 _log = logging.getLogger("understudy.envs")
 
@@ -41,14 +42,13 @@ class Layout(NamedTuple):
     """Where things lie in the shared memory of all workers, for `rows` environments."""
 
     rows: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
+    seen: Packer
     action_shape: tuple[int, ...]
     action_dtype: str
 
 
 def _parts(layout: Layout) -> list[tuple[tuple[int, ...], np.dtype]]:
-    observation = ((layout.rows, *layout.observation_shape), np.dtype(layout.observation_dtype))
+    observation = ((layout.rows, *layout.seen.shape), layout.seen.dtype)
     action = ((layout.rows, *layout.action_shape), np.dtype(layout.action_dtype))
     flag = ((layout.rows,), np.dtype(np.bool_))
     return [action, ((layout.rows,), np.dtype(np.float32)), flag, flag, observation, observation]
@@ -111,7 +111,7 @@ def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout) -> None:
     """Commands until CLOSE. The views of `buffer` die with this frame, so it can be closed."""
     mine = slice(rows.first_row, rows.first_row + len(rows.environments))
     board = board_on(buffer, layout).of(mine)
-    rows.expect(layout.observation_shape, layout.observation_dtype)
+    rows.expect(layout.seen)
     pipe.send_bytes(DONE)
     while (command := pipe.recv_bytes()) != CLOSE:
         if command == STEP:
