@@ -329,8 +329,8 @@ def test_states_keep_their_types_so_that_a_scan_can_carry_them(name: str):
     step = jax.eval_shape(env.step, state, action, KEY)
     assert step.state == state  # shapes, dtypes and weak types
     for seen in (observation, step.observation):
-            wanted = (env.spec.observation.shape, env.spec.observation.dtype)
-            assert (seen.shape, seen.dtype) == wanted
+        wanted = (env.spec.observation.shape, env.spec.observation.dtype)
+        assert (seen.shape, seen.dtype) == wanted
     assert (step.reward.shape, step.reward.dtype) == ((), jnp.float32)
     assert (step.terminated.shape, step.terminated.dtype) == ((), bool)
     assert (step.truncated.shape, step.truncated.dtype) == ((), bool)

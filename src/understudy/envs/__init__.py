@@ -18,10 +18,10 @@ _HOME = {
     "NativeStep": "base",
     "ProcessEnvs": "processes",
     "SerialEnvs": "serial",
-    "Stacked": "frames",
+    "Stacked": "stacked",
     "UserVectorEnvs": "user_vector",
     "spec_of": "spaces",
-    "stack_frames": "make",
+    "stack_frames": "frames",
     "to_normalised": "spaces",
     "to_real": "spaces",
 }

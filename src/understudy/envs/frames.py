@@ -1,51 +1,41 @@
-"""The last few frames as one observation. Free of JAX: environment workers import it."""
+"""The last few frames as one observation, for environments of every kind."""
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, final
+from dataclasses import replace
 
-import gymnasium
-import numpy as np
-from gymnasium import spaces
-
-
-@final
-class Frames(spaces.Box):
-    """A Box whose first axis counts frames, the newest last. (A Box alone could not say so.)"""
-
-    def __init__(self, frame: spaces.Box, count: int):
-        low, high = (np.repeat(bound[None], count, axis=0) for bound in (frame.low, frame.high))
-        super().__init__(low, high, dtype=frame.dtype.type)
-        self.frames = count
+from understudy.envs.base import NativeEnv
+from understudy.envs.make import EnvSource
+from understudy.envs.native.stacked import StackedNative
+from understudy.types import ArraySpec, ConfigError, EnvironmentError
 
 
-@final
-class Stacked(gymnasium.Wrapper):
-    """Shows the last `count` frames [count, *frame]; an episode begins with copies of its first."""
-
-    def __init__(self, env: gymnasium.Env, count: int):
-        super().__init__(env)
-        if not isinstance(env.observation_space, spaces.Box):
-            raise ValueError(f"only frames can be stacked, not {env.observation_space}")
-        self.observation_space = Frames(env.observation_space, count)
-        self._count = count
-        self._recent: deque[np.ndarray] = deque(maxlen=count)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        frame, info = self.env.reset(seed=seed, options=options)
-        self._recent.extend([np.array(frame)] * self._count)
-        return np.stack(self._recent), info
-
-    def step(self, action: Any) -> tuple[np.ndarray, Any, Any, Any, dict[str, Any]]:
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        self._recent.append(np.array(frame))  # the environment may write into it again
-        if self._recent[-1].shape != self._recent[0].shape:
-            # Shown as it is: whoever checks observations says what was expected.
-            return self._recent[-1], reward, terminated, truncated, info
-        return np.stack(self._recent), reward, terminated, truncated, info
+def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSource:
+    """The same environments, each showing its last `count` frames as one observation [count,
+    *frame], the newest last. What shows so many already stays as it is."""
+    if count < 1:
+        raise ConfigError(f"frame_stack must be at least 1, got {count}")
+    seen = source.spec.observation
+    if seen.frames == count:
+        return source
+    if not seen.is_image or seen.frames > 1:
+        raise EnvironmentError(
+            f"frame_stack={count} is for images, but observations are {_kind(seen)}"
+        )
+    if isinstance(source, NativeEnv):
+        return StackedNative(source, count)
+    if not source.wrappable:
+        raise EnvironmentError(
+            f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
+            f"with understudy.envs.Stacked(env, {count})"
+        )
+    stack = replace(seen, shape=(count, *seen.shape), frames=count)
+    return replace(source, spec=replace(source.spec, observation=stack), frames=count)
 
 
-def make_stacked(factory: Callable[[], gymnasium.Env], count: int) -> gymnasium.Env:
-    return Stacked(factory(), count)
+def _kind(seen: ArraySpec) -> str:
+    if seen.frames > 1:
+        return f"stacks of {seen.frames} frames already"
+    if seen.parts:
+        return "dicts"
+    if len(seen.shape) == 1:
+        return f"vectors of shape {seen.shape}"
+    return f"{seen.dtype} arrays of shape {seen.shape}"

@@ -5,7 +5,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -14,14 +14,14 @@ from gymnasium.vector import VectorEnv
 
 from understudy.envs.ale import AtariSettings
 from understudy.envs.base import HostEnvs, NativeEnv
-from understudy.envs.frames import make_stacked
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.minatar import make_minatar
 from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
+from understudy.envs.stacked import make_stacked
 from understudy.envs.worker import make_quietly
-from understudy.types import ArraySpec, ConfigError, EnvironmentError, Spec
+from understudy.types import ConfigError, EnvironmentError, Spec
 
 _ADAPTERS = ("brax", "playground", "gymnax", "envpool")
 _ACCEPTED = (
@@ -88,41 +88,6 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     if callable(env):
         return _from_factory(None, env, num_envs or default)
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
-
-
-def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSource:
-    """The same environments, each showing its last `count` frames as one observation [count,
-    *frame], the newest last. What shows so many already stays as it is."""
-    if count < 1:
-        raise ConfigError(f"frame_stack must be at least 1, got {count}")
-    seen = source.spec.observation
-    if seen.frames == count:
-        return source
-    if not seen.is_image or seen.frames > 1:
-        raise EnvironmentError(
-            f"frame_stack={count} is for images, but observations are {_kind(seen)}"
-        )
-    if isinstance(source, NativeEnv):
-        from understudy.envs.native.stacked import StackedNative
-
-        return StackedNative(source, count)
-    if not source.wrappable:
-        raise EnvironmentError(
-            f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
-            f"with understudy.envs.Stacked(env, {count})"
-        )
-    stack = replace(seen, shape=(count, *seen.shape), frames=count)
-    return replace(source, spec=replace(source.spec, observation=stack), frames=count)
-
-
-def _kind(seen: ArraySpec) -> str:
-    if seen.frames > 1:
-        return f"stacks of {seen.frames} frames already"
-    if seen.parts:
-        return "dicts"
-    if len(seen.shape) == 1:
-        return f"vectors of shape {seen.shape}"
-    return f"{seen.dtype} arrays of shape {seen.shape}"
 
 
 def without_environment(spec: Spec, why: str) -> EnvSource:

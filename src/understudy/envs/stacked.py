@@ -1,0 +1,51 @@
+"""The last few frames as one observation. Free of JAX: environment workers import it."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+@final
+class Frames(spaces.Box):
+    """A Box whose first axis counts frames, the newest last. (A Box alone could not say so.)"""
+
+    def __init__(self, frame: spaces.Box, count: int):
+        low, high = (np.repeat(bound[None], count, axis=0) for bound in (frame.low, frame.high))
+        super().__init__(low, high, dtype=frame.dtype.type)
+        self.frames = count
+
+
+@final
+class Stacked(gymnasium.Wrapper):
+    """Shows the last `count` frames [count, *frame]; an episode begins with copies of its first."""
+
+    def __init__(self, env: gymnasium.Env, count: int):
+        super().__init__(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            raise ValueError(f"only frames can be stacked, not {env.observation_space}")
+        self.observation_space = Frames(env.observation_space, count)
+        self._count = count
+        self._recent: deque[np.ndarray] = deque(maxlen=count)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        frame, info = self.env.reset(seed=seed, options=options)
+        self._recent.extend([np.array(frame)] * self._count)
+        return np.stack(self._recent), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, Any, Any, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        self._recent.append(np.array(frame))  # the environment may write into it again
+        if self._recent[-1].shape != self._recent[0].shape:
+            # Shown as it is: whoever checks observations says what was expected.
+            return self._recent[-1], reward, terminated, truncated, info
+        return np.stack(self._recent), reward, terminated, truncated, info
+
+
+def make_stacked(factory: Callable[[], gymnasium.Env], count: int) -> gymnasium.Env:
+    return Stacked(factory(), count)
