@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int32, Shaped, UInt32
 
 from understudy.errors import CheckpointError as CheckpointError
@@ -24,15 +25,46 @@ Metrics = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class ArraySpec:
-    """The shape and dtype of one observation."""
+class Part:
+    """One entry of a Dict observation, or the only one of an observation that is a choice."""
 
+    name: str  # nested names are joined by "/"; "" where there is only one
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str
+    choices: int = 0  # of a Discrete entry, written as one 1 among so many 0s
+    start: int = 0  # what such an entry counts from
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The shape and dtype of one array; of an observation also what it is made of.
+
+    Inside the library an observation is always one array. A Dict of numbers becomes one vector of
+    floats, with its entries side by side; a Dict with images becomes the bytes of its entries.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    parts: tuple[Part, ...] = ()  # in the order in which they lie there
+    frames: int = 1  # of a stack: the first axis, the newest frame last
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_image(self) -> bool:
+        """Pictures (of bytes), or planes of yes and no."""
+        return self.dtype in ("uint8", "bool") and len(self.shape) > 1
+
+    @property
+    def in_bytes(self) -> bool:
+        """A Dict with images."""
+        return self.dtype == "uint8" and bool(self.parts)
 
 
 @dataclass(frozen=True)
@@ -92,6 +124,14 @@ class MultiDiscrete:
         return ArraySpec((len(self.choices),), "int32")
 
 
+@dataclass(frozen=True)
+class Joint(Discrete):
+    """Several choices made as one: number n stands for a combination, counted like the digits of
+    a number, the last choice fastest."""
+
+    of: MultiDiscrete = MultiDiscrete((1,), (0,), (1,))
+
+
 Action = Continuous | Discrete | MultiDiscrete
 
 
@@ -109,9 +149,39 @@ class Spec:
         def tuples(fields: dict[str, Any]) -> dict[str, Any]:
             return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
+        seen, done = tuples(stored["observation"]), tuples(stored["action"])
+        seen["parts"] = tuple(Part(**tuples(part)) for part in seen.get("parts", ()))
+        if "of" in done:
+            return cls(ArraySpec(**seen), Joint(**done | {"of": MultiDiscrete(**tuples(done["of"]))}))
         kinds = {"n": Discrete, "choices": MultiDiscrete, "low": Continuous}
-        action = next(kind for mark, kind in kinds.items() if mark in stored["action"])
-        return cls(ArraySpec(**tuples(stored["observation"])), action(**tuples(stored["action"])))
+        action = next(kind for mark, kind in kinds.items() if mark in done)
+        return cls(ArraySpec(**seen), action(**done))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How replay is cut up for networks that remember."""
+
+    burn_in: int  # steps that only bring the memory up to date
+    length: int  # steps that are learned from
+    stride: int  # steps from the start of one sequence to that of the next
+    memory: int  # numbers that a memory consists of
+
+
+class History(eqx.Module):
+    """What was seen up to some moments, for networks that remember: B sequences of T steps, with
+    the memory before each. A network asked about it answers for B × N moments, one row each."""
+
+    observation: Shaped[Array, "batch time *observation"]
+    first: Bool[Array, "batch time"]  # an episode begins here: what came before is forgotten
+    memory: Float[Array, "batch memory"]  # before the first step
+    at: Int32[Array, "batch moments"]  # the times that are asked about
+    ahead: Shaped[Array, "batch moments *observation"] | None = None
+    """Where given, the question is about these: what was seen one step after each moment."""
+    burn_in: int = eqx.field(static=True, default=0)  # steps that gradients do not go through
+
+
+Observation = Any  # an array [rows, ...], or a History
 
 
 class Transition(NamedTuple):
@@ -128,11 +198,11 @@ class Transition(NamedTuple):
 class Batch(NamedTuple):
     """What a loss may know. Termination has become `discount`; there are no other flags."""
 
-    observation: Shaped[Array, "batch observation"]
+    observation: Observation
     action: Shaped[Array, "batch action"]
     reward: Float[Array, " batch"]  # n-step sum, scaled
     discount: Float[Array, " batch"]  # gamma^m * (1 - terminated)
-    next_observation: Shaped[Array, "batch observation"]
+    next_observation: Observation
     weight: Float[Array, " batch"]  # importance weight; ones for uniform replay
     row: Int32[Array, " batch"]  # place in the whole batch: a shard draws its rows' own noise
 
@@ -140,13 +210,14 @@ class Batch(NamedTuple):
 class Trajectory(NamedTuple):
     """Consecutive steps of N environments, [time, envs, ...]: what traces need to know."""
 
-    observation: Shaped[Array, "time envs observation"]
+    observation: Shaped[Array, "time envs *observation"]
     action: Shaped[Array, "time envs *action"]
     reward: Float[Array, "time envs"]  # scaled
     discount: Float[Array, "time envs"]  # gamma * (1 - terminated)
     last: Bool[Array, "time envs"]  # traces are cut after these
-    next_observation: Shaped[Array, "time envs observation"]
+    next_observation: Shaped[Array, "time envs *observation"]
     valid: Bool[Array, "time envs"]  # False where a row is no transition (it only reset)
+    memory: Float[Array, "envs memory"] | None = None  # before the first step
 
 
 Tree = Any  # a pytree of arrays

@@ -12,6 +12,7 @@ import pytest
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
 from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
+from understudy.engine.trainer import Setting
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
@@ -41,7 +42,11 @@ class Same(Algorithm):
     def _unused(self, *arguments):
         raise AssertionError("evaluation only acts")
 
-    init = policy = due = gradients = apply = _unused
+    init = policy = due = gradients = apply = choose = _unused
+
+
+def native(env, members, episodes, seed):
+    return NativeEvaluator(Setting(Same(), env.spec, seed, members, 1), env, episodes)
 
 
 class Seeded(gymnasium.Env):
@@ -148,7 +153,7 @@ def test_a_members_episodes_are_those_of_the_single_run():
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_native_episodes_are_counted_whole_and_once(members):
-    evaluator = NativeEvaluator(Same(), RandomLength(), members, 8, seed=0)
+    evaluator = native(RandomLength(), members, 8, seed=0)
     returns = evaluator.returns(policies(*[0.0] * members))
     assert returns.shape == (members, 8) and returns.dtype == np.float64
     length, steps = np.divmod(returns, 1000)
@@ -158,8 +163,8 @@ def test_native_episodes_are_counted_whole_and_once(members):
 
 
 def test_native_evaluation_repeats_itself_and_members_differ():
-    evaluator = NativeEvaluator(Same(), RandomLength(pays_action=True), 2, 5, seed=3)
-    lengths = NativeEvaluator(Same(), RandomLength(), 2, 5, seed=3).returns(policies(0, 0)) % 1000
+    evaluator = native(RandomLength(pays_action=True), 2, 5, seed=3)
+    lengths = native(RandomLength(), 2, 5, seed=3).returns(policies(0, 0)) % 1000
     returns = evaluator.returns(policies(-0.4, 0.6))
     np.testing.assert_array_equal(evaluator.returns(policies(-0.4, 0.6)), returns)
     for member, value in enumerate([-0.4, 0.6]):
@@ -168,8 +173,8 @@ def test_native_evaluation_repeats_itself_and_members_differ():
 
 
 def test_a_native_members_episodes_are_those_of_the_single_run():
-    several = NativeEvaluator(Same(), RandomLength(), 3, 6, seed=5).returns(policies(0, 0, 0))
-    single = NativeEvaluator(Same(), RandomLength(), 1, 6, seed=7).returns(policies(0))
+    several = native(RandomLength(), 3, 6, seed=5).returns(policies(0, 0, 0))
+    single = native(RandomLength(), 1, 6, seed=7).returns(policies(0))
     np.testing.assert_array_equal(several[2], single[0])
 
 

@@ -43,7 +43,11 @@ EVERY_HEAD = [
 
 def make(head, action, gain=None, key=KEY, **settings):
     config = SimpleNamespace(
-        hidden_sizes=(8, 6), actor_hidden_sizes=None, activation="relu", initialisation="kaiming"
+        memory=None,
+        hidden_sizes=(8, 6),
+        actor_hidden_sizes=None,
+        activation="relu",
+        initialisation="kaiming",
     )
     vars(config).update(settings)
     return make_actor(head, Spec(ArraySpec((3,)), action), config, Networks(), key, gain)

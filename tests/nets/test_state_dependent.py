@@ -44,7 +44,11 @@ def test_mean_and_features_are_their_formula():
 def test_log_std_starts_as_given():
     np.testing.assert_array_equal(actor(-1).log_std, np.full((5, 2), -1.0))
     config = SimpleNamespace(
-        hidden_sizes=(7,), actor_hidden_sizes=None, activation="relu", initialisation="orthogonal"
+        memory=None,
+        hidden_sizes=(7,),
+        actor_hidden_sizes=None,
+        activation="relu",
+        initialisation="orthogonal",
     )
     spec = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
     made = make_actor(StateDependentActor, spec, config, Networks(), KEY, gain=0.01)

@@ -27,6 +27,7 @@ DUELING = pytest.mark.parametrize("dueling", [False, True])
 
 def config(**settings):
     defaults = dict(
+        memory=None,
         hidden_sizes=(8, 6),
         critic_hidden_sizes=None,
         activation="relu",

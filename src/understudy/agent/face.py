@@ -11,19 +11,19 @@ import jax
 import numpy as np
 
 import understudy
+from understudy.agent.acting import Acting
 from understudy.agent.inside import Loaded, Scheduling
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
-from understudy.engine.loops import check_workers, make_evaluator, make_trainer
+from understudy.engine.loops import check_workers, make_evaluator, make_trainer, see_stacked
 from understudy.engine.members import take_member
 from understudy.engine.snapshot import Position, Snapshot, name_leaves
 from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
-from understudy.envs.spaces import to_normalised, to_real
 from understudy.math.curves import Schedule
 from understudy.math.statistics import summary as summarise
 from understudy.nets import Networks
@@ -36,12 +36,7 @@ from understudy.runs.policy_file import save_policy
 from understudy.runs.records import Subject
 from understudy.runs.run import Observer, Run, RunConfig, Summary
 from understudy.runs.watch import Watch
-from understudy.types import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentError,
-    Spec,
-)
+from understudy.types import CheckpointError, ConfigError
 
 
 class Agent:
@@ -80,7 +75,9 @@ class Agent:
         if config is None:
             config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
-        self.algorithm.check(self._source.spec)
+        self._source = see_stacked(self._source, config.frame_stack)
+        self.spec = self.algorithm.adapt(self._source.spec)
+        self.algorithm.check(self.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
         self.num_envs = num_envs or getattr(self._source, "num_envs", default)
         self._setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs)
@@ -90,7 +87,7 @@ class Agent:
         self._scores: np.ndarray | None = None  # the last evaluation's mean per member
         self._scheduling = Scheduling()
         self._run = secrets.token_hex(8)  # which run a directory belongs to
-        self._act = jax.jit(self._act_once, static_argnums=3)
+        self._acting = Acting(self.algorithm, self.spec)
         self._draws = 0
 
     # -- what everybody uses ----------------------------------------------------------------
@@ -135,24 +132,17 @@ class Agent:
             evaluate = partial(self._play, run.evaluation_episodes)
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
-    def act(self, observation: Any, deterministic: bool = True) -> np.ndarray | np.int64:
+    def act(self, observation: Any, memory: Any = None, *, deterministic: bool = True) -> Any:
         """The action for one observation or a batch, in the environment's own units.
 
-        With several seeds, the best one acts."""
+        An agent that remembers answers with the action and what to remember: give that back with
+        the next observation, and None at an episode's start. With several seeds, the best one
+        acts."""
         with self._on_device():
-            observation = np.asarray(observation, self.spec.observation.dtype)
-            single = observation.shape == self.spec.observation.shape
-            rows = observation[None] if single else observation
-            if rows.shape[1:] != self.spec.observation.shape:
-                raise EnvironmentError(
-                    f"an observation has shape {self.spec.observation.shape}, got "
-                    f"{observation.shape}"
-                )
             key = jax.random.fold_in(jax.random.PRNGKey(self.seed), self._draws)
             self._draws += not deterministic
             policy = jax.tree.map(lambda x: x[self._best()], self._policy())
-            action = to_real(np.asarray(self._act(policy, rows, key, not deterministic)), self.spec)
-        return action[0] if single else action
+            return self._acting.act(policy, observation, memory, key, not deterministic)
 
     def evaluate(self, episodes: int = 10) -> dict[str, Any]:
         """Play deterministically on environments of its own: mean, std, IQM, 95 % interval and
@@ -274,10 +264,6 @@ class Agent:
         self._evaluators.clear()
 
     @property
-    def spec(self) -> Spec:
-        return self._source.spec
-
-    @property
     def name(self) -> str:
         return self.algorithm.name.upper()
 
@@ -377,22 +363,13 @@ class Agent:
         self._scores = returns.mean(axis=1)
         return returns
 
-    def _act_once(self, policy: Any, rows: Any, key: Any, explore: bool) -> Any:
-        first = jax.numpy.ones(len(rows), bool)
-        memory = self.algorithm.memory(policy, len(rows))
-        return self.algorithm.act(policy, memory, rows, first, key, explore)[0]
-
     def _ask(self, question: str, observation: Any, action: Any = None) -> Any:
         answer = getattr(self.algorithm, question, None)
         if answer is None:
             raise AttributeError(f"{self.name} has no {question}")
-        asked = [np.atleast_2d(np.asarray(observation, np.float32))]
-        if action is not None:
-            taken = np.asarray(action).reshape(len(asked[0]), -1)
-            asked.append(to_normalised(taken, self.spec))
         with self._on_device():
             state = jax.tree.map(lambda x: x[self._best()], self._state())
-            return jax.device_get(answer(state, *map(jax.numpy.asarray, asked)))
+            return self._acting.ask(answer, state, observation, action)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()

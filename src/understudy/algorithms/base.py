@@ -6,6 +6,7 @@ machine and many gradient workers compute the same thing.
 """
 
 import abc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -17,14 +18,19 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from understudy.algorithms import running
 from understudy.algorithms.settings import Config
 from understudy.nets import Networks
+from understudy.nets.senses import look
 from understudy.types import (
+    ArraySpec,
     ConfigError,
     Continuous,
     Discrete,
     EnvironmentError,
+    Joint,
     Key,
     Metrics,
     MultiDiscrete,
+    Observation,
+    Sequences,
     Spec,
     Tree,
 )
@@ -47,6 +53,9 @@ class Replay:
     updates_per_step: float  # per environment transition, whatever the number of environments
     update_every: int  # transitions per block of updates
     priority_exponent: float | None = None  # None: uniform sampling
+    priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
+    random_shift: int = 0  # pixels
+    sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,12 @@ class Rollout:
 
     horizon: int  # steps of every environment between two updates
     minibatches: int  # updates per rollout, each on its share of the rows
+    memory: int = 0  # numbers that are remembered
 
 
 Appetite = Replay | Rollout
+
+MOST_JOINT_ACTIONS = 1_024
 
 
 class Aux(NamedTuple):
@@ -65,6 +77,13 @@ class Aux(NamedTuple):
 
     metrics: Metrics  # NaN where a part did not take part: absent from means, never zero
     priorities: Float[Array, " batch"]  # |TD error| per row
+
+
+class Memory(NamedTuple):
+    """What acting carries from step to step, where an agent remembers."""
+
+    hidden: Float[Array, "envs memory"]
+    noise: Tree
 
 
 class Algorithm(abc.ABC):
@@ -104,7 +123,6 @@ class Algorithm(abc.ABC):
     def policy(self, state: Any) -> Any:
         """The smallest slice of the State that can act: what a worker is sent."""
 
-    @abc.abstractmethod
     def act(
         self,
         policy: Any,
@@ -118,10 +136,35 @@ class Algorithm(abc.ABC):
 
         `first` marks rows whose episode has just begun, where memory restarts.
         """
+        observation = running.normalised(policy.seen, observation)
+        if not self.config.memory_width:
+            return self.choose(policy, memory, observation, first, key, explore)
+        # The first part of every policy is the network that acts.
+        seen, hidden = look(policy[0], memory.hidden, observation, first)
+        action, noise, extras = self.choose(policy, memory.noise, seen, first, key, explore)
+        return action, Memory(hidden, noise), extras
+
+    @abc.abstractmethod
+    def choose(
+        self,
+        policy: Any,
+        noise: Tree,
+        seen: Observation,
+        first: Bool[Array, " envs"],
+        key: Key,
+        explore: bool,
+    ) -> tuple[Shaped[Array, "envs ..."], Tree, Metrics]:
+        """`act`, when the observation has been looked at and remembered; `noise` is what lingers
+        of earlier steps' noise."""
 
     def memory(self, policy: Any, num_envs: int) -> Tree:
         """The memory before a first step; empty for algorithms that need none. (The policy says
         how large things are.)"""
+        noise, width = self.lingering_noise(policy, num_envs), self.config.memory_width
+        return Memory(jnp.zeros((num_envs, width)), noise) if width else noise
+
+    def lingering_noise(self, policy: Any, num_envs: int) -> Tree:
+        """What exploration carries from step to step, before the first one."""
         return ()
 
     def observe(
@@ -204,12 +247,35 @@ class Algorithm(abc.ABC):
                 f"low={list(spec.action.low)}, high={list(spec.action.high)}; "
                 "wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction"
             )
-        if len(spec.observation.shape) != 1 or spec.observation.dtype != "float32":
+        self._check_observation(spec.observation)
+
+    def _check_observation(self, seen: ArraySpec) -> None:
+        name, config = self.name.upper(), self.config
+        vector = len(seen.shape) == 1 and seen.dtype == "float32"
+        if not (vector or seen.is_image or seen.in_bytes):
             raise EnvironmentError(
-                f"{self.name.upper()} supports vector observations of floats, got shape "
-                f"{spec.observation.shape} of {spec.observation.dtype}; "
+                f"{name} supports vectors of floats, images of uint8 or bool and dicts of these, "
+                f"got shape {seen.shape} of {seen.dtype}; "
                 "gymnasium.wrappers.FlattenObservation makes one vector of it"
             )
+        if config.normalise_observations and not vector:
+            raise ConfigError(f"{name}: normalise_observations is for vectors, not for images")
+        if getattr(config, "random_shift", 0) and not seen.is_image:
+            raise ConfigError(f"{name}: random_shift is for images")
+
+    def adapt(self, spec: Spec) -> Spec:
+        """The spec as this algorithm sees it: several choices at once become one, where it can
+        make only one."""
+        several = spec.action
+        if not isinstance(several, MultiDiscrete) or MultiDiscrete in self.supported_actions:
+            return spec
+        n = math.prod(several.choices)
+        if Discrete in self.supported_actions and n > MOST_JOINT_ACTIONS:
+            raise EnvironmentError(
+                f"{self.name.upper()} makes one choice among all combinations, and {n:,} of them "
+                f"are too many (at most {MOST_JOINT_ACTIONS:,}); A2C chooses each by itself"
+            )
+        return Spec(spec.observation, Joint(n, of=several))
 
 
 def mean_of_shards(shards: Sequence[Any]) -> Any:

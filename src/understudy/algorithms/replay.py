@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from understudy.algorithms.base import Replay
-from understudy.algorithms.settings import Config, setting
+from understudy.algorithms.perception import PerceptionConfig
+from understudy.algorithms.settings import setting
 from understudy.math.curves import Schedule, linear
+from understudy.types import Sequences
 
 
 @dataclass(frozen=True)
-class ReplayConfig(Config):
+class ReplayConfig(PerceptionConfig):
     """The settings that all algorithms with a replay ring share. Abstract."""
 
     learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
@@ -68,8 +70,37 @@ class ReplayConfig(Config):
     """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
     the run."""
 
+    share_encoder: bool = setting(True)
+    """Let the actor see and remember by the critics' encoder (of images) and memory."""
+    actor_trains_encoder: bool = setting(False)
+    """Let the actor's gradient, too, into what it shares with the critics."""
+    random_shift: int = setting(0, at_least=0)
+    """Pixels by which sampled images are moved at random, as augmentation; 0 is off."""
+    sequence_length: int = setting(16, at_least=1)
+    """With memory: steps of a sampled sequence that are learned from (batch_size counts
+    sequences then)."""
+    burn_in: int = setting(8, at_least=0)
+    """With memory: steps before them that only bring the stored memory up to date."""
+    sequence_stride: int | None = setting(None, at_least=1)
+    """With memory: steps from one stored sequence to the next; below sequence_length they overlap
+    (default: half of it)."""
+    priority_mix: float = setting(0.9, at_least=0.0, at_most=1.0)
+    """With memory: a sequence's priority is this share of its largest error and the rest of its
+    mean one."""
+
     def contradictions(self) -> list[str]:
         problems = []
+        if self.memory is not None:
+            needed = self.burn_in + self.sequence_length + self.n_step
+            if needed >= self.buffer_size:
+                problems.append(
+                    f"a sequence of {needed} steps (burn_in, sequence_length, n_step) must be "
+                    f"shorter than buffer_size {self.buffer_size}"
+                )
+            if not self.share_encoder:
+                problems.append("memory is one for actor and critics: it needs share_encoder")
+        if self.actor_trains_encoder and not self.share_encoder:
+            problems.append("actor_trains_encoder has no use without share_encoder")
         if self.batch_size > self.buffer_size:
             problems.append(
                 f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
@@ -107,4 +138,11 @@ class ReplayConfig(Config):
             updates_per_step=self.updates_per_step,
             update_every=self.update_every,
             priority_exponent=self.priority_exponent if self.prioritised else None,
+            priority_mix=self.priority_mix,
+            random_shift=self.random_shift,
+            sequences=self._sequences() if self.memory else None,
         )
+
+    def _sequences(self) -> Sequences:
+        stride = self.sequence_stride or max(1, self.sequence_length // 2)
+        return Sequences(self.burn_in, self.sequence_length, stride, self.memory_width)

@@ -4,14 +4,15 @@ Replay keeps raw observations and rewards; they are put into the units of the mo
 batch is prepared and when the policy acts. What is off is None and costs nothing.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.nets.normaliser import Moments, fresh_moments, normalise
 from understudy.nets.normaliser import take_in as take_in_rows
-from understudy.types import Spec
+from understudy.types import History, Observation, Spec
 
 
 class Running(NamedTuple):
@@ -30,7 +31,7 @@ def begin(config: Any, spec: Spec) -> Running:
 
 def take_in(
     running: Running,
-    observation: Float[Array, "envs *observation"],
+    observation: Shaped[Array, "envs *observation"],
     open_return: Float[Array, " envs"],
     valid: Bool[Array, " envs"],
 ) -> Running:
@@ -46,6 +47,12 @@ def normalised(moments: Moments | None, observation: Array) -> Array:
     return observation if moments is None else normalise(moments, observation)
 
 
+def _normalise(moments: Moments, seen: Observation) -> Observation:
+    if not isinstance(seen, History):
+        return normalise(moments, seen)
+    return dataclasses.replace(seen, observation=normalise(moments, seen.observation))
+
+
 def normalise_batch(running: Running, batch: Any) -> Any:
     """A batch or trajectory with observations and rewards in the units of the moment.
 
@@ -53,8 +60,8 @@ def normalise_batch(running: Running, batch: Any) -> Any:
     the best policy, stays."""
     if running.observation is not None:
         batch = batch._replace(
-            observation=normalise(running.observation, batch.observation),
-            next_observation=normalise(running.observation, batch.next_observation),
+            observation=_normalise(running.observation, batch.observation),
+            next_observation=_normalise(running.observation, batch.next_observation),
         )
     if running.returns is not None:
         batch = batch._replace(reward=batch.reward / jnp.sqrt(running.returns.variance + 1e-8))

@@ -186,7 +186,7 @@ def _spell(options: tuple[Any, ...]) -> str:
 
 
 def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
-    if rules["choices"] is not None and value not in rules["choices"]:
+    if None not in (value, rules["choices"]) and value not in rules["choices"]:
         hint = nearest(str(value), rules["choices"])
         return f"must be one of {', '.join(rules['choices'])}, got {value!r}{hint}"
     numbers = value if isinstance(value, tuple) else (value,)

@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool
 
 from understudy.algorithms.base import Index
 from understudy.algorithms.settings import Config
+from understudy.nets.ensemble import chosen, size_of
+from understudy.nets.senses import Borrowed, lend, with_senses
 from understudy.types import Key, Scalar, Tree
 
 
@@ -75,9 +77,34 @@ def drawn_critics(critics: Tree, count: int | None, key: Key) -> Tree:
     The key must be the whole batch's, not a row's: every shard asks the same critics."""
     if count is None:
         return critics
-    size = len(jax.tree.leaves(critics)[0])
-    chosen = jax.random.choice(key, size, (count,), replace=False)
-    return jax.tree.map(lambda stacked: stacked[chosen], critics)
+    drawn = jax.random.choice(key, size_of(critics), (count,), replace=False)
+    return chosen(critics, drawn)
+
+
+Objective = Callable[[Any], tuple[Scalar, Any]]  # of an actor: its loss, and what else to know
+
+
+def differentiate_actor(
+    objective: Objective, actor: Any, critic: Any, into_encoder: bool
+) -> tuple[tuple[Scalar, Any], Any, Tree | None]:
+    """An actor's loss with its extras, its gradient, and the gradient into what the actor shares
+    with the critics, where that is wanted and shared (otherwise None)."""
+    if not isinstance(actor.senses, Borrowed) or not into_encoder:
+        of_actor = jax.value_and_grad(lambda own: objective(lend(own, critic)), has_aux=True)
+        return *of_actor(actor), None
+    both = jax.value_and_grad(
+        lambda own, senses: objective(with_senses(own, senses)), argnums=(0, 1), has_aux=True
+    )
+    answer, (actor_gradient, shared) = both(actor, critic.senses)
+    return answer, actor_gradient, shared
+
+
+def add_shared(critic_gradient: Any, shared: Tree | None) -> Any:
+    """The critics' gradient, with the actor's share in their senses."""
+    if shared is None:
+        return critic_gradient
+    both = jax.tree.map(jnp.add, critic_gradient.senses, shared)
+    return with_senses(critic_gradient, both)
 
 
 def rmsprop(

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms.base import Memory
 from understudy.algorithms.steps import when
 from understudy.engine.actions import to_real, uniform_actions
-from understudy.engine.feeding import Experience, add, with_priorities
+from understudy.engine.feeding import Experience, add, remembered, with_priorities
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.engine.snapshot import Named, name_leaves, put_back
 from understudy.engine.trainer import Setting, Trainer
@@ -71,7 +71,7 @@ class DeviceTrainer(Trainer):
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
         self.learner, self.experience = self._start()
-        self._loop = Loop(setting.algorithm, env, setting.num_envs, self.cadence.block_updates)
+        self._loop = Loop(setting, env, self.cadence.block_updates)
         members = setting.num_seeds
         self._world = jax.jit(jax.vmap(self._loop.begin))(
             self.learner.state,
@@ -152,9 +152,9 @@ class DeviceTrainer(Trainer):
 class Loop:
     """The iteration of one member as pure functions."""
 
-    def __init__(self, algorithm: Algorithm, env: NativeEnv, num_envs: int, block_updates: int):
-        self._algorithm, self._env = algorithm, env
-        self._num_envs, self._block_updates = num_envs, block_updates
+    def __init__(self, setting: Setting, env: NativeEnv, block_updates: int):
+        self._algorithm, self._env, self._spec = setting.algorithm, env, setting.spec
+        self._num_envs, self._block_updates = setting.num_envs, block_updates
 
     def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
         env_key, reset_key = jax.random.split(env_key)
@@ -214,9 +214,10 @@ class Loop:
     def _iterate(self, carry: tuple[Learner, Experience, World], now: When, moved: Moved):
         learner, experience, world = carry
         learner = move(learner, moved)
+        memory = remembered(world.memory, world.first)
         world, step = self._step(learner.state, world, now.random)
         everyone = jnp.ones(self._num_envs, bool)
-        experience = add(experience, step, everyone)
+        experience = add(experience, step, everyone, memory)
         learner = observe(self._algorithm, learner, step, everyone)
         learner, priorities = when(
             now.learn,
@@ -229,16 +230,20 @@ class Loop:
         """Act, step every environment, and begin anew where an episode ended."""
         act_key, noise_key = jax.random.split(world.act_key)
         policy = self._algorithm.policy(state)
-        action, memory = when(
-            random,
-            lambda: (uniform_actions(self._env.spec, self._num_envs, noise_key), world.memory),
-            lambda: self._algorithm.act(
+
+        def act() -> tuple[Array, Tree]:
+            return self._algorithm.act(
                 policy, world.memory, world.observation, world.first, noise_key, True
-            )[:2],
-        )
+            )[:2]
+
+        def act_randomly() -> tuple[Array, Tree]:
+            memory = act()[1] if isinstance(world.memory, Memory) else world.memory
+            return uniform_actions(self._spec, self._num_envs, noise_key), memory
+
+        action, memory = when(random, act_randomly, act)
         env_key, step_key, reset_key = jax.random.split(world.env_key, 3)
         step_keys = jax.random.split(step_key, self._num_envs)
-        after = jax.vmap(self._env.step)(world.env, to_real(action, self._env.spec), step_keys)
+        after = jax.vmap(self._env.step)(world.env, to_real(action, self._spec), step_keys)
         last = after.terminated | after.truncated
         happened = Transition(
             world.observation, action, after.reward, after.terminated, last, after.observation

@@ -18,8 +18,9 @@ from jaxtyping import Array
 from understudy.algorithms.base import Algorithm
 from understudy.engine.actions import initial_memory, to_real
 from understudy.engine.members import EVALUATION, member_keys, over_members
+from understudy.engine.trainer import Setting
 from understudy.envs.base import HostEnvs, NativeEnv
-from understudy.types import Key, Tree
+from understudy.types import Key, Spec, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
 
@@ -73,12 +74,10 @@ class HostEvaluator:
 class NativeEvaluator:
     """Plays episodes on native environments, all on the device."""
 
-    def __init__(
-        self, algorithm: Algorithm, env: NativeEnv, members: int, episodes: int, seed: int
-    ):
-        play = partial(_play, algorithm, env, episodes)
-        self._play = jax.jit(over_members(play, members))
-        self._keys = member_keys(seed, members, EVALUATION)
+    def __init__(self, setting: Setting, env: NativeEnv, episodes: int):
+        play = partial(_play, setting.algorithm, env, setting.spec, episodes)
+        self._play = jax.jit(over_members(play, setting.num_seeds))
+        self._keys = member_keys(setting.seed, setting.num_seeds, EVALUATION)
 
     def returns(self, policy: Any) -> np.ndarray:
         """Returns [members, episodes]."""
@@ -88,7 +87,9 @@ class NativeEvaluator:
         """Nothing is held outside the device's memory."""
 
 
-def _play(algorithm: Algorithm, env: NativeEnv, episodes: int, policy: Any, key: Key) -> Array:
+def _play(
+    algorithm: Algorithm, env: NativeEnv, spec: Spec, episodes: int, policy: Any, key: Key
+) -> Array:
     reset_key, act_key = jax.random.split(key)
     state, observation = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
     start = (
@@ -108,7 +109,7 @@ def _play(algorithm: Algorithm, env: NativeEnv, episodes: int, policy: Any, key:
         first = jnp.broadcast_to(t == 0, (episodes,))
         action, memory, _ = algorithm.act(policy, memory, observation, first, act_key, False)
         keys = jax.random.split(jax.random.fold_in(act_key, t), episodes)
-        after = jax.vmap(env.step)(state, to_real(action, env.spec), keys)
+        after = jax.vmap(env.step)(state, to_real(action, spec), keys)
         total = total + jnp.where(playing, after.reward, 0.0)
         playing = playing & ~(after.terminated | after.truncated)
         return after.state, after.observation, memory, playing, total, t + 1

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import Memory, Rollout
 from understudy.engine.actions import initial_memory, uniform_actions
 from understudy.engine.feeding import Experience
 from understudy.engine.learning import Learning
@@ -49,7 +49,9 @@ class HostTrainer(Trainer):
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
         self._envs = envs
-        self._parcel = Parcel(_block_fields(setting.spec))
+        width = setting.algorithm.config.memory_width
+        self._fields = _block_fields(setting.spec, width)
+        self._parcel = Parcel(self._fields)
         self.learning = Learning(setting.algorithm, self._parcel, *self._start())
         members, num_envs = setting.num_seeds, setting.num_envs
         self.act = act_program(setting, self._parcel, self.learning, random=False)
@@ -73,6 +75,7 @@ class HostTrainer(Trainer):
             act = self.act_randomly if self._acting_randomly() else self.act
             if self._on_policy:
                 self._learn()
+            before = self._memory
             action, self._memory, self._act_key = act(
                 self.learning.policy(), self._memory, self._block, self._act_key
             )
@@ -85,7 +88,7 @@ class HostTrainer(Trainer):
             step = self._envs.step(action)
             self._tally.count(step)
             self._open_actions.note(action, step.last)
-            self._block = self._pack(action, step)
+            self._block = self._pack(action, step, before)
             self.position.iterations += 1
 
     def _acting_randomly(self) -> bool:
@@ -115,16 +118,23 @@ class HostTrainer(Trainer):
             names, values = self.movement.names, self.movement.at(step)
         self.learning.learn(block, count, names, values)
 
-    def _pack(self, action: np.ndarray, step: HostStep) -> np.ndarray:
+    def _pack(self, action: np.ndarray, step: HostStep, memory: Tree) -> np.ndarray:
         facts = step._asdict() | {"observation": self._seen, "action": action}
-        self._seen = step.observation
-        ahead = {"seen": step.observation, "first": step.last | ~step.valid}
-        return self._blocks(facts | ahead)
+        if isinstance(memory, Memory):
+            facts["memory"] = self._remembered(memory)
+        self._seen, first = step.observation, step.last | ~step.valid
+        return self._blocks(facts | {"seen": step.observation, "first": first})
+
+    def _remembered(self, memory: Memory) -> np.ndarray:
+        """What was remembered before the step at hand: nothing where an episode began."""
+        hidden = np.asarray(memory.hidden)
+        first = self._parcel.read(self._block)["first"]
+        return np.where(first[:, None], np.float32(0), hidden.reshape(-1, hidden.shape[-1]))
 
     def _pack_reset(self, observation: np.ndarray) -> np.ndarray:
         """No step yet, but something to act on."""
         self._seen = observation
-        nothing = dict.fromkeys(_block_fields(self.setting.spec), 0)
+        nothing = dict.fromkeys(self._fields, 0)
         return self._blocks(nothing | {"seen": observation, "first": True})
 
     def _blocks(self, facts: dict[str, Any]) -> np.ndarray:
@@ -205,7 +215,7 @@ def act_program(setting: Setting, parcel: Parcel, learning: Learning, random: bo
 
     def act(policy: Tree, memory: Tree, block: Array, key: Key):
         key, draw_key = jax.random.split(key)
-        if random:
+        if random and not isinstance(memory, Memory):
             return uniform_actions(setting.spec, setting.num_envs, draw_key), memory, key
         report = parcel.unpack(block)
         action, memory, _ = setting.algorithm.act(
@@ -216,15 +226,19 @@ def act_program(setting: Setting, parcel: Parcel, learning: Learning, random: bo
             draw_key,
             True,
         )
+        if random:  # but what was seen is remembered
+            action = uniform_actions(setting.spec, setting.num_envs, draw_key)
         return action, memory, key
 
     return jax.jit(over_members(act, setting.num_seeds))
 
 
-def _block_fields(spec: Spec) -> dict[str, ArraySpec]:
-    """What one environment reports: a step, and what is seen after it."""
+def _block_fields(spec: Spec, memory: int) -> dict[str, ArraySpec]:
+    """What one environment reports: a step, and what is seen after it; and what the agent, if it
+    does, remembered before."""
     flag = ArraySpec((), "bool")
-    return {
+    remembered = {"memory": ArraySpec((memory,))} if memory else {}
+    return remembered | {
         "observation": spec.observation,
         "action": spec.action.stored,
         "reward": ArraySpec(()),

@@ -192,11 +192,12 @@ class Learning:
             learner = move(learner, values)
             report = parcel.unpack(block)
             step = Transition(**{name: report[name] for name in Transition._fields})
+            memory = report.get("memory")
             if block.ndim == 2:
-                experience = add(experience, step, report["valid"])
+                experience = add(experience, step, report["valid"], memory)
                 learner = observe(algorithm, learner, step, report["valid"])
             else:  # [time, envs, bytes]
-                experience = fill(experience, step, report["valid"])
+                experience = fill(experience, step, report["valid"], memory)
                 learner = observe_all(algorithm, learner, step, report["valid"])
             if call.count:
                 first = index if call.phase is None else call.phase

@@ -5,6 +5,7 @@ from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
 from understudy.engine.host import HostTrainer
 from understudy.engine.trainer import Setting, Trainer
 from understudy.envs.base import NativeEnv
+from understudy.envs.frames import stack_frames
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
@@ -20,6 +21,13 @@ def check_workers(env_workers: int, source: Source) -> None:
         raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
 
 
+def see_stacked(source: Source, frames: int) -> Source:
+    """The environments whose observations are the newest images, where that is asked for."""
+    if frames == 1 or source.spec.observation.frames == frames:
+        return source
+    return stack_frames(source, frames)
+
+
 def make_trainer(
     setting: Setting, source: Source, env_workers: int, guard: Guard = STANDARD
 ) -> Trainer:
@@ -28,7 +36,9 @@ def make_trainer(
         return DeviceTrainer(setting, source)
     seeds = EpisodeSeeds(setting.seed, setting.num_envs, setting.num_seeds)
     rows = setting.num_seeds * setting.num_envs
-    return HostTrainer(setting, source.make_host(rows, seeds, env_workers, guard))
+    envs = source.make_host(rows, seeds, env_workers, guard)
+    envs.speak(setting.spec.action)
+    return HostTrainer(setting, envs)
 
 
 def make_evaluator(
@@ -37,7 +47,8 @@ def make_evaluator(
     """What plays `episodes` of each member on environments of its own."""
     algorithm, members = setting.algorithm, setting.num_seeds
     if isinstance(source, NativeEnv):
-        return NativeEvaluator(algorithm, source, members, episodes, setting.seed)
+        return NativeEvaluator(setting, source, episodes)
     seeds = EpisodeSeeds(setting.seed, episodes, members).for_evaluation()
     envs = source.make_host(members * episodes, seeds, guard=guard)
+    envs.speak(setting.spec.action)
     return HostEvaluator(algorithm, envs, members, episodes)

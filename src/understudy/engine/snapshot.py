@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.errors import CheckpointError
-from understudy.experience import Ring
+from understudy.experience import Film, Ring
 from understudy.types import Tree
 
 Named = dict[str, np.ndarray]
@@ -84,7 +84,7 @@ def put_back(template: Tree, arrays: Named) -> Tree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def name_ring(ring: Ring) -> Named:
+def name_ring(ring: Ring | Film) -> Named:
     """A ring without the slots that were never written to: most of it, early in a run."""
     slots = ring.storage.reward.shape[2]
     used = min(int(jnp.max(jnp.maximum(ring.cursor, ring.stored))) + 1, slots)
@@ -95,7 +95,7 @@ def name_ring(ring: Ring) -> Named:
     }
 
 
-def put_ring_back(template: Ring, arrays: Named) -> Ring:
+def put_ring_back(template: Ring | Film, arrays: Named) -> Any:
     """`template` is an empty ring, which is given up."""
     whole = dict(arrays)
     for name, leaf in name_shapes(template).items():

@@ -28,7 +28,7 @@ from understudy.engine.snapshot import (
     under,
 )
 from understudy.engine.updates import Learner, Meter, begin, metric_names
-from understudy.experience import Ring
+from understudy.experience import Rollout as StoredRollout
 from understudy.math.curves import Schedule
 from understudy.types import ConfigError, Spec, UnderstudyError
 
@@ -136,15 +136,16 @@ class Trainer(abc.ABC):
     def _name_world(self) -> Named:
         """Experience, and what the loop itself adds to it."""
         experience = self.experience
-        named = name_ring(experience) if isinstance(experience, Ring) else name_leaves(experience)
+        rolled = isinstance(experience, StoredRollout)
+        named = name_leaves(experience) if rolled else name_ring(experience)
         return under("experience", named) | under("acting", self._name_acting())
 
     def _put_world_back(self, world: Named) -> None:
         arrays, experience = part_of(world, "experience"), self.experience
-        if isinstance(experience, Ring):
-            self.experience = put_ring_back(experience, arrays)
-        else:
+        if isinstance(experience, StoredRollout):
             self.experience = put_back(experience, arrays)
+        else:
+            self.experience = put_ring_back(experience, arrays)
         self._put_acting_back(part_of(world, "acting"))
 
     @abc.abstractmethod

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Aux, Index, Replay
-from understudy.engine.feeding import Experience, create, draw
-from understudy.experience import Ring, Rollout
-from understudy.experience.ring import Priorities, revise
+from understudy.engine.feeding import Experience, create, draw, revised
+from understudy.experience import Film, Ring, Rollout
+from understudy.experience.ring import Priorities
 from understudy.types import Key, Metrics, Spec, Transition, Tree
 
 
@@ -110,18 +110,15 @@ def updates(
 
 
 def _learn_batch(
-    algorithm: Algorithm, learner: Learner, experience: Ring, index: Index
+    algorithm: Algorithm, learner: Learner, experience: Ring | Film, index: Index
 ) -> tuple[Learner, Priorities | None]:
     """One update of one member from a fresh batch."""
     key, sample_key, update_key = jax.random.split(learner.state.key, 3)
     batch, place = draw(algorithm, learner.state, experience, sample_key)
     learner, aux, good = _guarded(algorithm, learner, batch, key, update_key, index)
-    appetite, priorities = algorithm.appetite, experience.priorities
-    if priorities is not None:
-        assert isinstance(appetite, Replay) and appetite.priority_exponent is not None
-        assert place is not None
-        priorities = revise(priorities, place, aux.priorities, appetite.priority_exponent, good)
-    return learner, priorities
+    appetite = algorithm.appetite
+    assert isinstance(appetite, Replay) and place is not None
+    return learner, revised(appetite, experience, place, aux.priorities, batch.weight, good)
 
 
 def _learn_rollout(

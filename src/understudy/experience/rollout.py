@@ -14,23 +14,33 @@ class Rollout(NamedTuple):
     storage: Transition  # [horizon, lanes, ...]
     valid: Bool[Array, "horizon lanes"]
     cursor: Int32[Array, ""]  # where the next step goes
+    memory: Float[Array, "horizon lanes memory"] | None = None  # before each step
 
 
-def size_in_bytes(spec: Spec, horizon: int, lanes: int) -> int:
+def size_in_bytes(spec: Spec, horizon: int, lanes: int, memory: int = 0) -> int:
     """What `create` will allocate, up to a few bytes."""
-    return size_of_rows(spec) * horizon * lanes
+    return (size_of_rows(spec) + 4 * memory) * horizon * lanes
 
 
-def create(spec: Spec, horizon: int, lanes: int) -> Rollout:
-    """An empty rollout."""
+def create(spec: Spec, horizon: int, lanes: int, memory: int = 0) -> Rollout:
+    """An empty rollout; `memory` is how many numbers an agent remembers, if it does."""
     storage = jax.tree.map(
         lambda x: jnp.zeros((horizon, lanes, *x.shape), x.dtype), row_shapes(spec)
     )
-    return Rollout(storage, jnp.zeros((horizon, lanes), bool), jnp.int32(0))
+    remembered = jnp.zeros((horizon, lanes, memory)) if memory else None
+    return Rollout(storage, jnp.zeros((horizon, lanes), bool), jnp.int32(0), remembered)
 
 
-def add(rollout: Rollout, step: Transition, valid: Bool[Array, " lanes"]) -> Rollout:
+def add(
+    rollout: Rollout,
+    step: Transition,
+    valid: Bool[Array, " lanes"],
+    memory: Float[Array, "lanes memory"] | None = None,
+) -> Rollout:
     """Append one step of every lane; after the horizon's last place comes the first again."""
+    remembered = rollout.memory
+    if remembered is not None:
+        remembered = remembered.at[rollout.cursor].set(memory)
     storage = jax.tree.map(
         lambda store, row: store.at[rollout.cursor].set(row.astype(store.dtype)),
         rollout.storage,
@@ -40,6 +50,7 @@ def add(rollout: Rollout, step: Transition, valid: Bool[Array, " lanes"]) -> Rol
         storage=storage,
         valid=rollout.valid.at[rollout.cursor].set(valid),
         cursor=(rollout.cursor + 1) % rollout.valid.shape[0],
+        memory=remembered,
     )
 
 
@@ -52,6 +63,7 @@ def trajectory(
     steps, valid = jax.tree.map(
         lambda x: jnp.roll(x, -rollout.cursor, axis=0), (rollout.storage, rollout.valid)
     )
+    memory = rollout.memory
     cut = steps.last & ~valid
     followed_by_cut = jnp.concatenate([cut[1:], jnp.zeros_like(cut[:1])])
     return Trajectory(
@@ -62,4 +74,5 @@ def trajectory(
         last=steps.last | followed_by_cut,
         next_observation=steps.next_observation,
         valid=valid,
+        memory=None if memory is None else memory[rollout.cursor],
     )

@@ -1,6 +1,6 @@
 """Networks as plain pytrees of arrays: encoders, heads, ensembles. No algorithm names here."""
 
-from understudy.nets.ensemble import ensemble, evaluate_ensemble
+from understudy.nets.ensemble import Critics, chosen, ensemble, evaluate_ensemble, perceive
 from understudy.nets.heads import (
     BoundedGaussianActor,
     CategoricalActor,
@@ -16,6 +16,7 @@ from understudy.nets.heads import (
 from understudy.nets.mlp import MLP, Linear
 from understudy.nets.normaliser import Moments, fresh_moments, normalise, take_in
 from understudy.nets.replaceable import Networks, arrays_only
+from understudy.nets.senses import Plain, Recalled, Senses, lend
 from understudy.nets.state_dependent import (
     StateDependentActor,
     exploration_matrices,
@@ -27,6 +28,7 @@ __all__ = [
     "MLP",
     "BoundedGaussianActor",
     "CategoricalActor",
+    "Critics",
     "DeterministicActor",
     "DuelingQValues",
     "GaussianActor",
@@ -34,17 +36,23 @@ __all__ = [
     "Moments",
     "MultiCategoricalActor",
     "Networks",
+    "Plain",
     "QCritic",
     "QValues",
+    "Recalled",
+    "Senses",
     "SquashedGaussianActor",
     "StateDependentActor",
     "StateValue",
     "arrays_only",
+    "chosen",
     "ensemble",
     "evaluate_ensemble",
     "exploration_matrices",
     "fresh_moments",
+    "lend",
     "normalise",
+    "perceive",
     "state_dependent_noise",
     "state_dependent_std",
     "take_in",

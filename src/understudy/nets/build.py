@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 
-from understudy.nets.ensemble import ensemble
+from understudy.nets.ensemble import Critics, ensemble
 from understudy.nets.heads import DuelingQValues, QCritic, QValues, StateValue
 from understudy.nets.initialise import INITIALISERS, scaled
 from understudy.nets.mlp import MLP
 from understudy.nets.replaceable import EncoderMaker, Networks, build_encoder
+from understudy.nets.senses import Borrowed, Senses, make_senses, with_senses
 from understudy.types import Key, Spec, Tree
 
 
@@ -19,12 +20,15 @@ def make_actor(
     networks: Networks,
     key: Key,
     gain: int | float | None = None,
+    borrow: bool = False,
 ) -> Any:
     """An actor: the standard encoder (or the user's) under the given head.
 
     `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialisation.
+    With `borrow` it sees by the critics' senses, if observations need any.
     """
     encoder_key, head_key = jax.random.split(key)
+    senses, inputs = _senses(spec, config, networks, key)
 
     def standard(inputs: int, key: Key) -> MLP:
         return MLP(
@@ -35,23 +39,23 @@ def make_actor(
             initialisation=config.initialisation,
         )
 
-    encoder, features = build_encoder(
-        networks.actor_encoder, standard, spec.observation.size, encoder_key
-    )
-    return head(encoder, features, spec.action.size, head_key, scaled(config.initialisation, gain))
+    encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
+    actor = head(encoder, features, spec.action.size, head_key, scaled(config.initialisation, gain))
+    return with_senses(actor, Borrowed() if borrow and isinstance(senses, Senses) else senses)
 
 
 def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
     """`config.num_critics` independently initialised Q(s, a), stacked."""
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
+    senses, seen = _senses(spec, config, networks, key)
 
     def make(key: Key) -> QCritic:
         encoder_key, head_key = jax.random.split(key)
-        inputs = spec.observation.size + spec.action.size
+        inputs = seen + spec.action.size
         encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
         return QCritic(encoder, features, head_key, INITIALISERS[config.initialisation])
 
-    return ensemble(make, config.num_critics, key)
+    return _seeing(senses, ensemble(make, config.num_critics, key))
 
 
 def make_q_values(
@@ -64,7 +68,8 @@ def make_q_values(
     """
     sizes = _sizes(config.critic_hidden_sizes, config)
     initialiser = INITIALISERS[config.initialisation]
-    inputs, choices = spec.observation.size, spec.action.n  # type: ignore[union-attr]
+    choices = spec.action.n  # type: ignore[union-attr]
+    senses, inputs = _senses(spec, config, networks, key)
 
     def make(key: Key) -> QValues:
         encoder_key, head_key = jax.random.split(key)
@@ -83,19 +88,35 @@ def make_q_values(
         width = sizes[-1] if sizes else features
         return DuelingQValues(encoder, streams, width, choices, head_key, initialiser)
 
-    return ensemble(make_dueling if dueling else make, config.num_critics, key)
+    return _seeing(senses, ensemble(make_dueling if dueling else make, config.num_critics, key))
 
 
 def make_value(
-    spec: Spec, config: Any, networks: Networks, key: Key, gain: int | float | None = None
+    spec: Spec,
+    config: Any,
+    networks: Networks,
+    key: Key,
+    gain: int | float | None = None,
+    borrow: bool = False,
 ) -> StateValue:
-    """One V(s), under the critic's settings; `gain` is the head's own (see `scaled`)."""
+    """One V(s), under the critic's settings; `gain` is the head's own (see `scaled`). With
+    `borrow` it sees by the actor's senses, if observations need any."""
     encoder_key, head_key = jax.random.split(key)
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
-    encoder, features = build_encoder(
-        networks.critic_encoder, standard, spec.observation.size, encoder_key
-    )
-    return StateValue(encoder, features, head_key, scaled(config.initialisation, gain))
+    senses, inputs = _senses(spec, config, networks, key)
+    encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
+    value = StateValue(encoder, features, head_key, scaled(config.initialisation, gain))
+    return with_senses(value, Borrowed() if borrow and isinstance(senses, Senses) else senses)
+
+
+def _senses(spec: Spec, config: Any, networks: Networks, key: Key) -> tuple[Any, int]:
+    """From a key of their own: the layers after them begin as they would without any."""
+    return make_senses(spec.observation, config, networks.encoder, jax.random.fold_in(key, 1))
+
+
+def _seeing(senses: Any, critics: Tree) -> Tree:
+    """Critics with senses in common; plain vectors need none."""
+    return Critics(senses, critics) if isinstance(senses, Senses) else critics
 
 
 def _layers(sizes: tuple[int, ...], config: Any) -> EncoderMaker:

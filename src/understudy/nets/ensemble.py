@@ -1,12 +1,22 @@
 """Several networks of one shape as one pytree with a leading axis."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
+import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from understudy.types import Key, Tree
+from understudy.nets.senses import Recalled, with_senses
+from understudy.types import Key, Observation, Tree
+
+
+@final
+class Critics(eqx.Module):
+    """Critics that see by the same senses."""
+
+    senses: Any
+    members: Tree  # [critics, ...]
 
 
 def ensemble(make: Callable[[Key], Any], size: int, key: Key) -> Tree:
@@ -14,6 +24,37 @@ def ensemble(make: Callable[[Key], Any], size: int, key: Key) -> Tree:
     return jax.vmap(make)(jax.random.split(key, size))
 
 
-def evaluate_ensemble(members: Tree, *inputs: Array) -> Float[Array, "members *batch"]:
+def perceive(critics: Tree, observation: Observation) -> Observation:
+    """The observation as critics that share their senses see it: looked at once, however many
+    actions they are then asked about."""
+    if isinstance(critics, Critics):
+        return Recalled(critics.senses(observation))
+    return observation
+
+
+def evaluate_ensemble(
+    critics: Tree, observation: Observation, *actions: Array
+) -> Float[Array, "critics *batch"]:
     """Every member's answer to the same inputs."""
-    return jax.vmap(lambda member: member(*inputs))(members)
+    seen = perceive(critics, observation)
+    members = critics.members if isinstance(critics, Critics) else critics
+    return jax.vmap(lambda member: member(seen, *actions))(members)
+
+
+def chosen(critics: Tree, places: Any) -> Tree:
+    """Some of the critics; a single one by itself, for an int."""
+
+    def take(members: Tree) -> Tree:
+        return jax.tree.map(lambda stacked: stacked[places], members)
+
+    if not isinstance(critics, Critics):
+        return take(critics)
+    members = take(critics.members)
+    if isinstance(places, int):
+        return with_senses(members, critics.senses)
+    return Critics(critics.senses, members)
+
+
+def size_of(critics: Tree) -> int:
+    members = critics.members if isinstance(critics, Critics) else critics
+    return len(jax.tree.leaves(members)[0])

@@ -1,7 +1,8 @@
 """Actors and critics: an encoder, and the layer that gives its features a meaning.
 
-Called, an actor answers with what its losses need: an action, or what describes a distribution.
-`mode` is the action it would take if it did not explore.
+Before its encoder every one has `senses` (see there), which do nothing where observations are
+vectors and nothing need be remembered. Called, an actor answers with what its losses need: an
+action, or what describes a distribution. `mode` is the action it would take if it did not explore.
 """
 
 import itertools
@@ -16,7 +17,8 @@ from jaxtyping import Array, Float
 from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.nets.initialise import Initialiser
 from understudy.nets.mlp import Linear
-from understudy.types import ConfigError, Key
+from understudy.nets.senses import Plain
+from understudy.types import ConfigError, Key, Observation
 
 # Bounds of the log standard deviation: wide enough for any policy that still acts, narrow
 # enough that exp() stays harmless in float32.
@@ -31,19 +33,20 @@ STD_MIN, STD_MAX = 1e-4, 1.0
 class DeterministicActor(eqx.Module):
     """observation → action in [-1, 1]^size, bounded by tanh."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, action_size, key, initialiser)
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> Array:
-        return jnp.tanh(self.head(self.encoder(observation)))
+    def __call__(self, observation: Observation) -> Array:
+        return jnp.tanh(self.head(self.encoder(self.senses(observation))))
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation)
 
 
@@ -51,21 +54,22 @@ class DeterministicActor(eqx.Module):
 class SquashedGaussianActor(eqx.Module):
     """observation → mean and log standard deviation of a Gaussian that tanh will squash."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         # One product for both halves: cheaper than two thin ones.
         self.head = Linear(features, 2 * action_size, key, initialiser)
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> tuple[Array, Array]:
-        mean, log_std = jnp.split(self.head(self.encoder(observation)), 2, axis=-1)
+    def __call__(self, observation: Observation) -> tuple[Array, Array]:
+        mean, log_std = jnp.split(self.head(self.encoder(self.senses(observation))), 2, axis=-1)
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return jnp.tanh(self(observation)[0])
 
 
@@ -73,6 +77,7 @@ class SquashedGaussianActor(eqx.Module):
 class GaussianActor(eqx.Module):
     """observation → a Gaussian whose log standard deviation is a parameter, the same everywhere."""
 
+    senses: Any
     encoder: Any
     head: Linear
     log_std: Float[Array, " action"]
@@ -86,14 +91,14 @@ class GaussianActor(eqx.Module):
         initialiser: Initialiser,
         initial_log_std: int | float = 0.0,
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, action_size, key, initialiser)
         self.log_std = jnp.full(action_size, initial_log_std, jnp.float32)
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> Gaussian:
-        return Gaussian(self.head(self.encoder(observation)), self.log_std)
+    def __call__(self, observation: Observation) -> Gaussian:
+        return Gaussian(self.head(self.encoder(self.senses(observation))), self.log_std)
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
@@ -105,6 +110,7 @@ class BoundedGaussianActor(eqx.Module):
     its upper bound smoothly: a clipped deviation would have no gradient to come back by.
     """
 
+    senses: Any
     encoder: Any
     head: Linear
 
@@ -121,7 +127,7 @@ class BoundedGaussianActor(eqx.Module):
             raise ConfigError(
                 f"an initial std must be between {STD_MIN:g} and {STD_MAX:g}, got {initial_std:g}"
             )
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         part = (initial_std - STD_MIN) / (STD_MAX - STD_MIN)
         head = Linear(features, 2 * action_size, key, initialiser)
         # The half that makes the deviation starts without weights: `initial_std` in every state.
@@ -134,12 +140,12 @@ class BoundedGaussianActor(eqx.Module):
             ),
         )
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> Gaussian:
-        mean, spread = jnp.split(self.head(self.encoder(observation)), 2, axis=-1)
+    def __call__(self, observation: Observation) -> Gaussian:
+        mean, spread = jnp.split(self.head(self.encoder(self.senses(observation))), 2, axis=-1)
         std = STD_MIN + (STD_MAX - STD_MIN) * jax.nn.sigmoid(spread)
         return Gaussian(jnp.tanh(mean), jnp.log(std))
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation)[0]
 
 
@@ -147,19 +153,20 @@ class BoundedGaussianActor(eqx.Module):
 class CategoricalActor(eqx.Module):
     """observation → a distribution over one choice."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, action_size, key, initialiser)
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> Categorical:
-        return Categorical(self.head(self.encoder(observation)))
+    def __call__(self, observation: Observation) -> Categorical:
+        return Categorical(self.head(self.encoder(self.senses(observation))))
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
@@ -167,6 +174,7 @@ class CategoricalActor(eqx.Module):
 class MultiCategoricalActor(eqx.Module):
     """observation → independent distributions over several choices, of `choices[i]` each."""
 
+    senses: Any
     encoder: Any
     head: Linear
     choices: tuple[int, ...] = eqx.field(static=True)
@@ -182,17 +190,17 @@ class MultiCategoricalActor(eqx.Module):
     ):
         if sum(choices) != action_size:
             raise ValueError(f"{choices} are {sum(choices)} choices, not {action_size}")
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, action_size, key, initialiser)
         self.choices = choices
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> MultiCategorical:
+    def __call__(self, observation: Observation) -> MultiCategorical:
         ends = list(itertools.accumulate(self.choices))[:-1]
         return MultiCategorical(
-            tuple(jnp.split(self.head(self.encoder(observation)), ends, axis=-1))
+            tuple(jnp.split(self.head(self.encoder(self.senses(observation))), ends, axis=-1))
         )
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
@@ -201,19 +209,20 @@ class QCritic(eqx.Module):
     """(observation, action) → value. The action enters at the input, beside the observation,
     so that Q can bend in the action as freely as in the state."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(self, encoder: Any, features: int, key: Key, initialiser: Initialiser):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, 1, key, initialiser)
 
     def __call__(
         self,
-        observation: Float[Array, "*batch observation"],
+        observation: Observation,
         action: Float[Array, "*batch action"],
     ) -> Float[Array, "*batch"]:
-        together = jnp.concatenate([observation, action], axis=-1)
+        together = jnp.concatenate([self.senses(observation), action], axis=-1)
         return self.head(self.encoder(together))[..., 0]
 
 
@@ -221,34 +230,34 @@ class QCritic(eqx.Module):
 class StateValue(eqx.Module):
     """observation → value."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(self, encoder: Any, features: int, key: Key, initialiser: Initialiser):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, 1, key, initialiser)
 
-    def __call__(self, observation: Float[Array, "*batch observation"]) -> Float[Array, "*batch"]:
-        return self.head(self.encoder(observation))[..., 0]
+    def __call__(self, observation: Observation) -> Float[Array, "*batch"]:
+        return self.head(self.encoder(self.senses(observation)))[..., 0]
 
 
 @final
 class QValues(eqx.Module):
     """observation → the value of each choice."""
 
+    senses: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, choices: int, key: Key, initialiser: Initialiser
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, choices, key, initialiser)
 
-    def __call__(
-        self, observation: Float[Array, "*batch observation"]
-    ) -> Float[Array, "*batch choices"]:
-        return self.head(self.encoder(observation))
+    def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
+        return self.head(self.encoder(self.senses(observation)))
 
 
 @final
@@ -259,6 +268,7 @@ class DuelingQValues(eqx.Module):
     on the same features would be one linear layer again.
     """
 
+    senses: Any
     encoder: Any
     streams: tuple[Any, Any]
     value: Linear
@@ -274,15 +284,13 @@ class DuelingQValues(eqx.Module):
         initialiser: Initialiser,
     ):
         value_key, advantage_key = jax.random.split(key)
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.streams = streams
         self.value = Linear(features, 1, value_key, initialiser)
         self.advantage = Linear(features, choices, advantage_key, initialiser)
 
-    def __call__(
-        self, observation: Float[Array, "*batch observation"]
-    ) -> Float[Array, "*batch choices"]:
-        shared = self.encoder(observation)
+    def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
+        shared = self.encoder(self.senses(observation))
         value = self.value(self.streams[0](shared))
         advantage = self.advantage(self.streams[1](shared))
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)

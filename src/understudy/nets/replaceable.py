@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.types import ConfigError, Key
+from understudy.types import ArraySpec, ConfigError, Key
 
 EncoderMaker = Callable[[int, Key], Any]  # (inputs, key) -> module of one flat input vector
 
@@ -22,14 +22,20 @@ EncoderMaker = Callable[[int, Key], Any]  # (inputs, key) -> module of one flat 
 @final
 @dataclass(frozen=True)
 class Networks:
-    """What replaces the standard MLP encoders: functions `(inputs, key) -> eqx.Module`.
+    """What replaces the standard networks.
 
-    The module maps one flat vector to a feature vector; batching is done here. The vector is the
-    observation; a critic of continuous actions gets observation and action side by side.
+    `actor_encoder` and `critic_encoder` take the place of hidden layers: functions
+    `(inputs, key) -> eqx.Module` of a module that maps one flat vector to a feature vector. The
+    vector is what was seen; a critic of continuous actions gets the action beside it.
+
+    `encoder` takes the place of what sees: a function `(spec, key) -> eqx.Module` of a module that
+    maps one observation (an array of `spec.shape`, or the dict of the entries where it has images)
+    to a feature vector. A memory, if asked for, comes after it. Batching is done here.
     """
 
     actor_encoder: EncoderMaker | None = None
     critic_encoder: EncoderMaker | None = None
+    encoder: Callable[[ArraySpec, Key], Any] | None = None
 
 
 @final
@@ -38,13 +44,13 @@ class PerSample(eqx.Module):
 
     arrays: Any
     static: Any = eqx.field(static=True)
+    rank: int = eqx.field(static=True)  # of the one sample (of its first entry, in a dict)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Any) -> Array:
         module = eqx.combine(self.arrays, self.static.tree)
-        if x.ndim == 1:
-            return module(x)
-        features = jax.vmap(module)(x.reshape(-1, x.shape[-1]))
-        return features.reshape(*x.shape[:-1], *features.shape[1:])
+        for _ in range(jax.tree.leaves(x)[0].ndim - self.rank):
+            module = jax.vmap(module)
+        return module(x)
 
 
 @final
@@ -63,9 +69,9 @@ class StaticTree:
         return hash(self._identity)
 
 
-def arrays_only(module: Any) -> PerSample:
+def arrays_only(module: Any, rank: int = 1) -> PerSample:
     arrays, static = eqx.partition(module, eqx.is_array)
-    return PerSample(arrays, StaticTree(static))
+    return PerSample(arrays, StaticTree(static), rank)
 
 
 def build_encoder(

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 
 from understudy.nets.initialise import Initialiser
 from understudy.nets.mlp import Linear
-from understudy.types import Key
+from understudy.nets.senses import Plain
+from understudy.types import Key, Observation
 
 # A state without features would have no noise, and its action no density.
 _SMALLEST_VARIANCE = 1e-6
@@ -24,6 +25,7 @@ _SMALLEST_VARIANCE = 1e-6
 class StateDependentActor(eqx.Module):
     """observation → the action's mean, and the features that make its noise."""
 
+    senses: Any
     encoder: Any
     head: Linear
     log_std: Float[Array, "features action"]
@@ -37,17 +39,17 @@ class StateDependentActor(eqx.Module):
         initialiser: Initialiser,
         initial_log_std: int | float = -2.0,
     ):
-        self.encoder = encoder
+        self.senses, self.encoder = Plain(), encoder
         self.head = Linear(features, action_size, key, initialiser)
         self.log_std = jnp.full((features, action_size), initial_log_std, jnp.float32)
 
     def __call__(
-        self, observation: Float[Array, "*batch observation"]
+        self, observation: Observation
     ) -> tuple[Float[Array, "*batch action"], Float[Array, "*batch features"]]:
-        features = self.encoder(observation)
+        features = self.encoder(self.senses(observation))
         return self.head(features), features
 
-    def mode(self, observation: Float[Array, "*batch observation"]) -> Array:
+    def mode(self, observation: Observation) -> Array:
         return self(observation)[0]
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.base import Rollout
-from understudy.algorithms.settings import Config, setting
+from understudy.algorithms.perception import PerceptionConfig
+from understudy.algorithms.settings import setting
 from understudy.math.curves import Schedule, linear
 
 # Of Tianshou's benchmark, there with 16 environments; sources in docs/presets.md.
@@ -22,7 +23,7 @@ _TIANSHOU = dict(
 
 @final
 @dataclass(frozen=True)
-class A2CConfig(Config):
+class A2CConfig(PerceptionConfig):
     """Advantage Actor-Critic, synchronous. It learns from what its present policy has just done."""
 
     learning_rate: float = setting(7e-4, at_least=0.0, moving=True)
@@ -62,7 +63,8 @@ class A2CConfig(Config):
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The value network's own hidden layers (default: hidden_sizes)."""
     share_encoder: bool = setting(False)
-    """One set of hidden layers, the policy's, for policy and value."""
+    """One set of hidden layers, the policy's, for policy and value, and one encoder of images. (A
+    memory they share in any case.)"""
     activation: str = setting("tanh", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
@@ -129,6 +131,8 @@ class A2CConfig(Config):
             problems.append("layer_norm is for a value network of its own, not for share_encoder")
         if self.noise_reset_interval is not None and not self.state_dependent_exploration:
             problems.append("noise_reset_interval has no use without state_dependent_exploration")
+        if self.memory is not None and self.minibatches > 1:
+            problems.append("memory is learned from whole rollouts: minibatches must be 1")
         return problems
 
     def schedules(self) -> dict[str, Schedule]:
@@ -138,4 +142,4 @@ class A2CConfig(Config):
 
     @property
     def appetite(self) -> Rollout:
-        return Rollout(self.horizon, self.minibatches)
+        return Rollout(self.horizon, self.minibatches, self.memory_width)

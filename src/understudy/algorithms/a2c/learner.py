@@ -24,6 +24,7 @@ from understudy.nets import (
     StateDependentActor,
     StateValue,
     exploration_matrices,
+    lend,
     state_dependent_noise,
 )
 from understudy.nets.build import make_actor, make_value
@@ -36,6 +37,7 @@ from understudy.types import (
     Key,
     Metrics,
     MultiDiscrete,
+    Observation,
     Scalar,
     Spec,
     Trajectory,
@@ -97,7 +99,10 @@ class A2C(Algorithm):
             initialiser = scaled(self.config.initialisation, VALUE_GAIN)
             critic = StateValue(MLP(features, (), key), features, critic_key, initialiser)
         else:
-            critic = make_value(spec, self.config, self.networks, critic_key, VALUE_GAIN)
+            remembers = self.config.memory is not None
+            critic = make_value(
+                spec, self.config, self.networks, critic_key, VALUE_GAIN, borrow=remembers
+            )
         return State(
             actor=actor,
             critic=critic,
@@ -135,64 +140,76 @@ class A2C(Algorithm):
     def policy(self, state: State) -> Policy:
         return Policy(state.actor, state.running.observation)
 
-    def memory(self, policy: Policy, num_envs: int) -> Tree:
+    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
         if not self.config.state_dependent_exploration:
             return ()
         return Exploration(jnp.zeros((num_envs, *policy.actor.log_std.shape)), jnp.int32(0))
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Shaped[Array, "envs *action"], Tree, Metrics]:
         """A continuous action is not clipped here: its density is that of what was drawn, and
         the border keeps it in the environment's bounds."""
-        observation = normalised(policy.seen, observation)
         if not explore:
-            return policy.actor.mode(observation), memory, {}
-        chances = distribution(policy.actor, observation)
+            return policy.actor.mode(seen), noise, {}
+        chances = distribution(policy.actor, seen)
         if self.config.state_dependent_exploration:
-            memory = self._redraw(policy, memory, first, key)
-            mean, features = policy.actor(observation)
-            action = mean + state_dependent_noise(features, memory.matrix)
+            noise = self._redraw(policy, noise, first, key)
+            mean, features = policy.actor(seen)
+            action = mean + state_dependent_noise(features, noise.matrix)
         else:
             action = chances.sample(key)
-        return action, memory, {"log_prob": chances.log_prob(action)}
+        return action, noise, {"log_prob": chances.log_prob(action)}
 
     def _redraw(
-        self, policy: Policy, memory: Exploration, first: Bool[Array, " envs"], key: Key
+        self, policy: Policy, noise: Exploration, first: Bool[Array, " envs"], key: Key
     ) -> Exploration:
         """New noise functions where an episode begins, and for all when their time is over: one
         clock for all, so that by default a rollout's noise is the present policy's."""
         interval = self.config.noise_reset_interval or self.config.horizon
         drawn = exploration_matrices(policy.actor.log_std, len(first), key)
-        due = first | (memory.age == 0)
-        matrix = jnp.where(due[:, None, None], drawn, memory.matrix)
-        return Exploration(matrix, (memory.age + 1) % interval)
+        due = first | (noise.age == 0)
+        matrix = jnp.where(due[:, None, None], drawn, noise.matrix)
+        return Exploration(matrix, (noise.age + 1) % interval)
 
     def prepare(self, state: State, batch: Trajectory) -> Prepared:
         """Advantages, which follow traces through time, and rows that no longer need to."""
         steps = losses.only_valid(running.normalise_batch(state.running, batch))
-        value = self._value(state.actor, state.critic, steps.observation)
-        next_value = self._value(state.actor, state.critic, steps.next_observation)
+        value, next_value, observation = self._values(state, steps)
         trace_decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
         advantage = losses.advantages(steps, value, next_value, trace_decay)
         target = advantage + value
         if self.config.normalise_advantages:
             advantage = losses.standardised(advantage, steps.valid)
-        rows = steps.valid.size
+        facts = (steps.action, advantage, target, steps.valid.astype(jnp.float32))
+        if steps.memory is not None:
+            facts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), facts)
+        action, advantage, target, weight = map(losses.rows, facts)
         return Prepared(
-            observation=steps.observation.reshape(rows, -1),
-            action=steps.action.reshape(rows, *steps.action.shape[2:]),
-            advantage=advantage.reshape(rows),
-            value_target=target.reshape(rows),
-            weight=steps.valid.reshape(rows).astype(jnp.float32),
-            row=jnp.arange(rows, dtype=jnp.int32),
+            observation=observation,
+            action=action,
+            advantage=advantage,
+            value_target=target,
+            weight=weight,
+            row=jnp.arange(steps.valid.size, dtype=jnp.int32),
         )
+
+    def _values(self, state: State, steps: Trajectory) -> tuple[Array, Array, Observation]:
+        """V before and after each step, [time, envs], and what was seen before it, by rows: one
+        environment after the other where there is a memory, otherwise one time after the other."""
+        value = partial(self._value, state.actor, state.critic)
+        if steps.memory is None:
+            seen = losses.rows(steps.observation)
+            return value(steps.observation), value(steps.next_observation), seen
+        before, after = losses.histories(steps)
+        shape = steps.valid.shape[::-1]
+        return value(before).reshape(shape).T, value(after).reshape(shape).T, before
 
     def due(self, index: Index) -> tuple[()]:
         """Nothing is ever delayed."""
@@ -240,10 +257,10 @@ class A2C(Algorithm):
             actor=actor, critic=critic, moments=moments, updates=state.updates + 1
         )
 
-    def _value(
-        self, actor: Any, critic: Any, observation: Float[Array, "*batch observation"]
-    ) -> Float[Array, "*batch"]:
-        return critic(actor.encoder(observation) if self.config.share_encoder else observation)
+    def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
+        if self.config.share_encoder:
+            return critic(actor.encoder(actor.senses(seen)))
+        return lend(critic, actor)(seen)
 
     def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
         observation = normalised(state.running.observation, observation)

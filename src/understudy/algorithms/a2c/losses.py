@@ -1,6 +1,7 @@
 """The objective of A2C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
 arXiv 1602.01783) with generalised advantages (Schulman et al., arXiv 1506.02438)."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.math.returns import gae
 from understudy.nets import StateDependentActor, state_dependent_std
-from understudy.types import Scalar, Trajectory
+from understudy.types import History, Observation, Scalar, Trajectory
 
 Distribution = Categorical | MultiCategorical | Gaussian
 
@@ -18,7 +19,7 @@ Distribution = Categorical | MultiCategorical | Gaussian
 class Prepared(NamedTuple):
     """A rollout as its loss sees it: rows in any order, each with what it should learn."""
 
-    observation: Float[Array, "rows observation"]
+    observation: Observation
     action: Shaped[Array, "rows *action"]
     advantage: Float[Array, " rows"]
     value_target: Float[Array, " rows"]
@@ -26,7 +27,7 @@ class Prepared(NamedTuple):
     row: Int32[Array, " rows"]
 
 
-def distribution(actor: Any, observation: Float[Array, "*batch observation"]) -> Distribution:
+def distribution(actor: Any, observation: Observation) -> Distribution:
     """The policy π(·|s). Exploration that depends on the state is a Gaussian too, over draws of
     its matrix."""
     if isinstance(actor, StateDependentActor):
@@ -42,7 +43,28 @@ def only_valid(steps: Trajectory) -> Trajectory:
         valid = steps.valid.reshape(*steps.valid.shape, *(1,) * (x.ndim - 2))
         return jnp.where(valid, x, jnp.zeros_like(x))
 
-    return jax.tree.map(blank, steps)._replace(last=steps.last | ~steps.valid)
+    facts = steps._replace(memory=None)
+    blanked = jax.tree.map(blank, facts)
+    return blanked._replace(last=steps.last | ~steps.valid, memory=steps.memory)
+
+
+def rows(x: Shaped[Array, "time envs *each"]) -> Shaped[Array, "rows *each"]:
+    """All steps one below the other."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def histories(steps: Trajectory) -> tuple[History, History]:
+    """What was seen before and after each step, with the memory before it; rows are [envs · time].
+    An episode begins after the last step of another."""
+    seen, ahead, last = (
+        jnp.swapaxes(x, 0, 1) for x in (steps.observation, steps.next_observation, steps.last)
+    )
+    # The stored memory is blank already where an episode begins with the first step.
+    first = jnp.concatenate([jnp.zeros_like(last[:, :1]), last[:, :-1]], axis=1)
+    at = jnp.broadcast_to(jnp.arange(last.shape[1], dtype=jnp.int32), last.shape)
+    assert steps.memory is not None
+    before = History(seen, first, steps.memory, at)
+    return before, dataclasses.replace(before, ahead=ahead)
 
 
 def advantages(

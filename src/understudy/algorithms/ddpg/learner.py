@@ -14,7 +14,9 @@ from understudy.algorithms.ddpg.config import DDPGConfig
 from understudy.algorithms.running import Running, normalised
 from understudy.algorithms.steps import (
     adam,
+    add_shared,
     descend,
+    differentiate_actor,
     drawn_critics,
     every,
     hard_copy,
@@ -24,10 +26,10 @@ from understudy.algorithms.steps import (
 )
 from understudy.math.noise import ornstein_uhlenbeck
 from understudy.math.targets import polyak
-from understudy.nets import DeterministicActor, evaluate_ensemble
+from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend
 from understudy.nets.build import make_actor, make_critics
 from understudy.nets.normaliser import Moments
-from understudy.types import Batch, Continuous, Key, Metrics, Scalar, Spec, Tree
+from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
 
 class State(NamedTuple):
@@ -72,7 +74,14 @@ class DDPG(Algorithm):
 
     def init(self, spec: Spec, key: Key) -> State:
         actor_key, critic_key, key = jax.random.split(key, 3)
-        actor = make_actor(DeterministicActor, spec, self.config, self.networks, actor_key)
+        actor = make_actor(
+            DeterministicActor,
+            spec,
+            self.config,
+            self.networks,
+            actor_key,
+            borrow=self.config.share_encoder,
+        )
         critic = make_critics(spec, self.config, self.networks, critic_key)
         optimiser = adam(self.config.max_grad_norm)
         return State(
@@ -91,35 +100,35 @@ class DDPG(Algorithm):
     def policy(self, state: State) -> Policy:
         hyper = state.hyper
         return Policy(
-            state.actor,
+            lend(state.actor, state.critic),
             state.running.observation,
             hyper["exploration_noise"],
             hyper["noise_theta"],
         )
 
-    def memory(self, policy: Policy, num_envs: int) -> Tree:
+    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
         """Noise that lingers, with a standard deviation of 1; nothing for Gaussian noise."""
         if self.config.noise == "gaussian":
             return ()
         return jnp.zeros((num_envs, policy.actor.head.bias.shape[-1]))
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
-        """Eq. 7. The memory knows no scale: a standard deviation that moves counts at once."""
-        action = policy.actor(normalised(policy.seen, observation))
+        """Eq. 7. What lingers knows no scale: a standard deviation that moves counts at once."""
+        action = policy.actor(seen)
         if explore:
-            noise = jax.random.normal(key, action.shape)
+            drawn = jax.random.normal(key, action.shape)
             if self.config.noise == "ornstein_uhlenbeck":
-                noise = memory = ornstein_uhlenbeck(memory, first, noise, policy.noise_theta, 1.0)
-            action = jnp.clip(action + policy.exploration_noise * noise, -1.0, 1.0)
-        return action, memory, {}
+                drawn = noise = ornstein_uhlenbeck(noise, first, drawn, policy.noise_theta, 1.0)
+            action = jnp.clip(action + policy.exploration_noise * drawn, -1.0, 1.0)
+        return action, noise, {}
 
     @property
     def due_period(self) -> int:
@@ -133,17 +142,20 @@ class DDPG(Algorithm):
         before this update moves it."""
         addon_key, subset_key = jax.random.split(key)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
-        target = losses.critic_target(state.target_actor, critics, batch)
+        target_actor = lend(state.target_actor, state.target_critic)
+        target = losses.critic_target(target_actor, critics, batch)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            first_critic = jax.tree.map(lambda stacked: stacked[0], state.critic)
-            loss = losses.actor_loss(actor, first_critic, batch)
+            loss = losses.actor_loss(actor, chosen(state.critic, 0), batch)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
-        actor_gradient, actor_metrics = jax.grad(actor_objective, has_aux=True)(state.actor)
+        (_, actor_metrics), actor_gradient, shared = differentiate_actor(
+            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+        )
+        critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
             "q_mean": jnp.mean(target + error),

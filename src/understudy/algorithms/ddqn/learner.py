@@ -26,7 +26,17 @@ from understudy.math.targets import polyak
 from understudy.nets import Networks, evaluate_ensemble
 from understudy.nets.build import make_q_values
 from understudy.nets.normaliser import Moments
-from understudy.types import Batch, ConfigError, Discrete, Key, Metrics, Scalar, Spec, Tree
+from understudy.types import (
+    Batch,
+    ConfigError,
+    Discrete,
+    Key,
+    Metrics,
+    Observation,
+    Scalar,
+    Spec,
+    Tree,
+)
 
 
 class State(NamedTuple):
@@ -94,20 +104,20 @@ class DDQN(Algorithm):
     def policy(self, state: State) -> Policy:
         return Policy(state.critic, state.running.observation, state.hyper["epsilon"])
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Int32[Array, " envs"], Tree, Metrics]:
-        q = losses.mean_q(policy.critic, normalised(policy.seen, observation))
+        q = losses.mean_q(policy.critic, seen)
         action = jnp.argmax(q, axis=-1)
         if explore:
             action = epsilon_greedy(action, q.shape[-1], policy.epsilon, key)
-        return action, memory, {}
+        return action, noise, {}
 
     @property
     def due_period(self) -> int:

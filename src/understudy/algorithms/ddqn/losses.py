@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.math.targets import bootstrapped, pessimistic
 from understudy.nets import evaluate_ensemble
-from understudy.types import Batch, Scalar
+from understudy.types import Batch, Observation, Scalar
 
 
 def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Float[Array, " batch"]:
@@ -48,9 +48,7 @@ def huber(error: Float[Array, "..."]) -> Float[Array, "..."]:
 COSTS = {"huber": huber, "squared": squared}
 
 
-def mean_q(
-    critic: Any, observation: Float[Array, "batch observation"]
-) -> Float[Array, "batch choices"]:
+def mean_q(critic: Any, observation: Observation) -> Float[Array, "batch choices"]:
     """What the critics think of each choice, on average."""
     return jnp.mean(evaluate_ensemble(critic, observation), axis=0)
 

@@ -15,7 +15,9 @@ from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
 from understudy.algorithms.running import Running, normalised
 from understudy.algorithms.steps import (
     adam,
+    add_shared,
     descend,
+    differentiate_actor,
     drawn_critics,
     every,
     hard_copy,
@@ -26,10 +28,20 @@ from understudy.algorithms.steps import (
 from understudy.math.densities import row_normals
 from understudy.math.distributions import Categorical, Gaussian
 from understudy.math.targets import polyak
-from understudy.nets import BoundedGaussianActor, CategoricalActor
+from understudy.nets import BoundedGaussianActor, CategoricalActor, lend
 from understudy.nets.build import make_actor, make_critics, make_q_values
 from understudy.nets.normaliser import Moments
-from understudy.types import Batch, Continuous, Discrete, Key, Metrics, Scalar, Spec, Tree
+from understudy.types import (
+    Batch,
+    Continuous,
+    Discrete,
+    Key,
+    Metrics,
+    Observation,
+    Scalar,
+    Spec,
+    Tree,
+)
 
 LOWEST_DUAL = -18.0  # before softplus: a multiplier of 1.5e-8, from where it still comes back
 
@@ -81,7 +93,8 @@ class MPO(Algorithm):
         gaussian = partial(BoundedGaussianActor, initial_std=self.config.initial_std)
         head = CategoricalActor if discrete else gaussian
         make = make_q_values if discrete else make_critics
-        actor = make_actor(head, spec, self.config, self.networks, actor_key)
+        borrow = self.config.share_encoder
+        actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
         critic = make(spec, self.config, self.networks, critic_key)
         duals = self._initial_duals(spec)
         optimiser = adam(self.config.max_grad_norm)
@@ -113,22 +126,22 @@ class MPO(Algorithm):
         return {name: _before_softplus(value) for name, value in start.items()}
 
     def policy(self, state: State) -> Policy:
-        return Policy(state.actor, state.running.observation)
+        return Policy(lend(state.actor, state.critic), state.running.observation)
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Shaped[Array, "envs ..."], Tree, Metrics]:
-        answer = policy.actor(normalised(policy.seen, observation))
+        answer = policy.actor(seen)
         action = answer.sample(key) if explore else answer.mode()
         if isinstance(answer, Gaussian):
             action = jnp.clip(action, -1.0, 1.0)
-        return action, memory, {}
+        return action, noise, {}
 
     @property
     def due_period(self) -> int:
@@ -141,24 +154,27 @@ class MPO(Algorithm):
         """All gradients at one and the same state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
-        following = self._options(
-            state.target_actor, critics, batch.next_observation, there, batch.row
-        )
+        target_actor = lend(state.target_actor, state.target_critic)
+        following = self._options(target_actor, critics, batch.next_observation, there, batch.row)
         target = losses.critic_target(batch, following)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
         options = self._options(
-            state.target_actor, state.target_critic, batch.observation, here, batch.row
+            target_actor, state.target_critic, batch.observation, here, batch.row
         )
-        actor_gradient, dual_gradient, metrics = self._improve(state, batch, options, addon_key)
+        actor_gradient, shared, dual_gradient, metrics = self._improve(
+            state, batch, options, addon_key
+        )
+        critic_gradient = add_shared(critic_gradient, shared)
         metrics |= {"critic_loss": critic_loss, "q_mean": jnp.mean(target + error)}
         gradients = Gradients(actor_gradient, critic_gradient, dual_gradient, due)
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def _improve(
         self, state: State, batch: Batch, options: losses.Options, key: Key
-    ) -> tuple[Any, dict[str, Array], Metrics]:
-        """E-step, M-step and their multipliers: the actor's gradient and that of the duals."""
+    ) -> tuple[Any, Any, dict[str, Array], Metrics]:
+        """E-step, M-step and their multipliers: the gradients of the actor, of what it shares
+        with the critics, and of the duals."""
         wanted = losses.objectives(options, self.config.penalise_actions)
         values = jax.tree.map(jax.nn.softplus, state.duals)
         improved = losses.improve(wanted, values, options.log_prior)
@@ -173,8 +189,9 @@ class MPO(Algorithm):
             entropy = jnp.mean(policy.entropy())
             return total, (kls, {"actor_loss": total, "entropy": entropy, **addon_metrics})
 
-        differentiate = jax.grad(actor_objective, has_aux=True)
-        actor_gradient, (kls, actor_metrics) = differentiate(state.actor)
+        (_, (kls, actor_metrics)), actor_gradient, shared = differentiate_actor(
+            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+        )
         epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.duals}
 
         def dual_objective(duals: dict[str, Array]) -> Scalar:
@@ -190,7 +207,7 @@ class MPO(Algorithm):
             **{MULTIPLIERS.get(name, name): jnp.mean(dual) for name, dual in values.items()},
             **actor_metrics,
         }
-        return actor_gradient, dual_gradient, metrics
+        return actor_gradient, shared, dual_gradient, metrics
 
     def apply(self, state: State, gradients: Gradients) -> State:
         optimiser = adam(self.config.max_grad_norm)
@@ -229,7 +246,7 @@ class MPO(Algorithm):
         return jnp.clip(dual, LOWEST_DUAL, highest)
 
     def _options(
-        self, actor: Any, critics: Any, observation: Array, key: Key, row: Array
+        self, actor: Any, critics: Any, observation: Observation, key: Key, row: Array
     ) -> losses.Options:
         policy = actor(observation)
         if isinstance(policy, Categorical):
@@ -246,14 +263,16 @@ class MPO(Algorithm):
 
     def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
         """Of the Gaussian itself, for continuous actions: before draws are clipped."""
-        return state.actor(normalised(state.running.observation, observation)).log_prob(action)
+        actor = lend(state.actor, state.critic)
+        return actor(normalised(state.running.observation, observation)).log_prob(action)
 
     def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
         """E[Q(s, a)] under the policy: exact for discrete actions, else over draws that are the
         same until the next update."""
         observation = normalised(state.running.observation, observation)
         row = jnp.arange(len(observation))
-        return self._options(state.actor, state.critic, observation, state.key, row).value
+        actor = lend(state.actor, state.critic)
+        return self._options(actor, state.critic, observation, state.key, row).value
 
 
 def _before_softplus(value: Array) -> Array:

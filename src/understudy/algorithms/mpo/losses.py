@@ -17,8 +17,8 @@ from understudy.math.distributions import Categorical, Gaussian
 from understudy.math.divergences import categorical_kl, gaussian_kls
 from understudy.math.duals import improved_weights, temperature_dual
 from understudy.math.targets import bootstrapped, pessimistic
-from understudy.nets import evaluate_ensemble
-from understudy.types import Batch, Scalar
+from understudy.nets import evaluate_ensemble, perceive
+from understudy.types import Batch, Observation, Scalar
 
 Weights = Float[Array, "batch options"]
 Named = dict[str, Array]  # temperatures, multipliers, KLs, bounds
@@ -41,20 +41,20 @@ class Options(NamedTuple):
 def drawn_options(
     policy: Gaussian,
     critics: Any,
-    observation: Float[Array, "batch observation"],
+    observation: Observation,
     noise: Float[Array, "batch options action"],
 ) -> Options:
     """Draws of a Gaussian. They may leave the bounds; critics judge what would be done."""
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
     count = noise.shape[1]
-    repeated = jnp.repeat(observation[:, None], count, axis=1)
-    q = pessimistic(evaluate_ensemble(critics, repeated, jnp.clip(action, -1.0, 1.0)))
+    seen = jax.tree.map(
+        lambda x: jnp.repeat(x[:, None], count, axis=1), perceive(critics, observation)
+    )
+    q = pessimistic(evaluate_ensemble(critics, seen, jnp.clip(action, -1.0, 1.0)))
     return Options(policy, action, jnp.full(q.shape, -math.log(count)), q)
 
 
-def all_options(
-    policy: Categorical, critics: Any, observation: Float[Array, "batch observation"]
-) -> Options:
+def all_options(policy: Categorical, critics: Any, observation: Observation) -> Options:
     """Every action there is, each counting by its probability."""
     q = pessimistic(evaluate_ensemble(critics, observation))
     return Options(policy, None, policy.log_probabilities, q)
@@ -65,7 +65,7 @@ def critic_target(batch: Batch, following: Options) -> Float[Array, " batch"]:
     return bootstrapped(batch.reward, batch.discount, following.value)
 
 
-def q_values(critic: Any, observation: Array, action: Array) -> Float[Array, "critics batch"]:
+def q_values(critic: Any, observation: Observation, action: Array) -> Float[Array, "critics batch"]:
     if jnp.issubdtype(action.dtype, jnp.floating):
         return evaluate_ensemble(critic, observation, action)
     return evaluate_ensemble(critic, observation)[:, jnp.arange(len(action)), action]

@@ -16,7 +16,9 @@ from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.steps import (
     adam,
+    add_shared,
     descend,
+    differentiate_actor,
     drawn_critics,
     every,
     hard_copy,
@@ -30,10 +32,21 @@ from understudy.math.densities import (
     squashed_gaussian_sample,
 )
 from understudy.math.targets import polyak
-from understudy.nets import CategoricalActor, SquashedGaussianActor
+from understudy.nets import CategoricalActor, SquashedGaussianActor, lend
 from understudy.nets.build import make_actor, make_critics, make_q_values
 from understudy.nets.normaliser import Moments
-from understudy.types import Action, Batch, Continuous, Discrete, Key, Metrics, Scalar, Spec, Tree
+from understudy.types import (
+    Action,
+    Batch,
+    Continuous,
+    Discrete,
+    Key,
+    Metrics,
+    Observation,
+    Scalar,
+    Spec,
+    Tree,
+)
 
 SMALLEST_ENTROPY_COEFF = 1e-8  # where a directly learned temperature is held above zero
 
@@ -82,7 +95,8 @@ class SAC(Algorithm):
         actor_key, critic_key, key = jax.random.split(key, 3)
         discrete = isinstance(spec.action, Discrete)
         head = CategoricalActor if discrete else SquashedGaussianActor
-        actor = make_actor(head, spec, self.config, self.networks, actor_key)
+        borrow = self.config.share_encoder
+        actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
         make = make_q_values if discrete else make_critics
         critic = make(spec, self.config, self.networks, critic_key)
         start = jnp.float32(self.config.initial_entropy_coeff)
@@ -105,28 +119,27 @@ class SAC(Algorithm):
         )
 
     def policy(self, state: State) -> Policy:
-        return Policy(state.actor, state.running.observation)
+        return Policy(lend(state.actor, state.critic), state.running.observation)
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Shaped[Array, "envs *action"], Tree, Metrics]:
-        seen = normalised(policy.seen, observation)
         if not explore:
-            return policy.actor.mode(seen), memory, {}
+            return policy.actor.mode(seen), noise, {}
         if isinstance(policy.actor, CategoricalActor):
             choices = policy.actor(seen)
             action = choices.sample(key)
-            return action, memory, {"log_prob": choices.log_prob(action)}
+            return action, noise, {"log_prob": choices.log_prob(action)}
         mean, log_std = policy.actor(seen)
-        noise = jax.random.normal(key, mean.shape)
-        action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
-        return action, memory, {"log_prob": log_prob}
+        drawn = jax.random.normal(key, mean.shape)
+        action, log_prob = squashed_gaussian_sample(mean, log_std, drawn)
+        return action, noise, {"log_prob": log_prob}
 
     @property
     def due_period(self) -> int:
@@ -150,8 +163,9 @@ class SAC(Algorithm):
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, (log_prob, addon_metrics)
 
-        differentiate = jax.value_and_grad(actor_objective, has_aux=True)
-        (actor_loss, (log_prob, addon_metrics)), actor_gradient = differentiate(state.actor)
+        (actor_loss, (log_prob, addon_metrics)), actor_gradient, shared = differentiate_actor(
+            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+        )
         entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
             state.temperature, log_prob, state.hyper["target_entropy"]
         )
@@ -165,6 +179,7 @@ class SAC(Algorithm):
         }
         if self.config.entropy_coeff is None:
             metrics["ent_coef_loss"] = entropy_loss
+        critic_gradient = add_shared(critic_gradient, shared)
         gradients = Gradients(actor_gradient, critic_gradient, temperature_gradient, due)
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
@@ -213,7 +228,8 @@ class SAC(Algorithm):
         return losses.taken_q(state.critic, observation, action)
 
     def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
-        answer = state.actor(normalised(state.running.observation, observation))
+        actor = lend(state.actor, state.critic)
+        answer = actor(normalised(state.running.observation, observation))
         if isinstance(state.actor, CategoricalActor):
             return answer.log_prob(action)
         return squashed_gaussian_log_prob(action, *answer)
@@ -232,7 +248,7 @@ def objectives(
 ) -> tuple[Float[Array, " batch"], ActorLoss]:
     """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
     for every row over continuous ones. (The actor's class is known when a program is traced.)"""
-    actor, critic = state.actor, state.critic
+    actor, critic = lend(state.actor, state.critic), state.critic
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
         return target, lambda actor: losses.discrete_actor_loss(actor, critic, batch, coeff)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Shaped
 from understudy.math.densities import squashed_gaussian_sample
 from understudy.math.targets import bootstrapped, pessimistic
 from understudy.nets import evaluate_ensemble
-from understudy.types import Batch, Scalar
+from understudy.types import Batch, Observation, Scalar
 
 
 def critic_target(
@@ -44,7 +44,7 @@ def discrete_critic_target(
 
 def taken_q(
     critic: Any,
-    observation: Float[Array, "batch observation"],
+    observation: Observation,
     action: Shaped[Array, "batch *action"],
 ) -> Float[Array, "critics batch"]:
     """Q(s, a) of the action taken: an input of a continuous critic, a place in the answer of a

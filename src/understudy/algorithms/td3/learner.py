@@ -13,7 +13,9 @@ from understudy.algorithms.running import Running, normalised
 from understudy.algorithms.steps import (
     absent,
     adam,
+    add_shared,
     descend,
+    differentiate_actor,
     drawn_critics,
     every,
     hard_copy,
@@ -25,10 +27,10 @@ from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
 from understudy.math.densities import row_normals
 from understudy.math.targets import polyak
-from understudy.nets import DeterministicActor, evaluate_ensemble
+from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend
 from understudy.nets.build import make_actor, make_critics
 from understudy.nets.normaliser import Moments
-from understudy.types import Batch, Continuous, Key, Metrics, Scalar, Spec, Tree
+from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
 
 class State(NamedTuple):
@@ -73,7 +75,14 @@ class TD3(Algorithm):
 
     def init(self, spec: Spec, key: Key) -> State:
         actor_key, critic_key, key = jax.random.split(key, 3)
-        actor = make_actor(DeterministicActor, spec, self.config, self.networks, actor_key)
+        actor = make_actor(
+            DeterministicActor,
+            spec,
+            self.config,
+            self.networks,
+            actor_key,
+            borrow=self.config.share_encoder,
+        )
         critic = make_critics(spec, self.config, self.networks, critic_key)
         optimiser = adam(self.config.max_grad_norm)
         return State(
@@ -90,22 +99,23 @@ class TD3(Algorithm):
         )
 
     def policy(self, state: State) -> Policy:
-        return Policy(state.actor, state.running.observation, state.hyper["exploration_noise"])
+        actor = lend(state.actor, state.critic)
+        return Policy(actor, state.running.observation, state.hyper["exploration_noise"])
 
-    def act(
+    def choose(
         self,
         policy: Policy,
-        memory: Tree,
-        observation: Float[Array, "envs observation"],
+        noise: Tree,
+        seen: Observation,
         first: Bool[Array, " envs"],
         key: Key,
         explore: bool,
     ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
-        action = policy.actor(normalised(policy.seen, observation))
+        action = policy.actor(seen)
         if explore:
-            noise = policy.exploration_noise * jax.random.normal(key, action.shape)
-            action = jnp.clip(action + noise, -1.0, 1.0)
-        return action, memory, {}
+            drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
+            action = jnp.clip(action + drawn, -1.0, 1.0)
+        return action, noise, {}
 
     @property
     def due_period(self) -> int:
@@ -124,7 +134,7 @@ class TD3(Algorithm):
         before this update moves it. A skipped actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         target = losses.critic_target(
-            state.target_actor,
+            lend(state.target_actor, state.target_critic),
             drawn_critics(state.target_critic, self.config.critic_subset, subset_key),
             batch,
             state.hyper["policy_noise"],
@@ -135,17 +145,18 @@ class TD3(Algorithm):
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            first_critic = jax.tree.map(lambda stacked: stacked[0], state.critic)
-            loss = losses.actor_loss(actor, first_critic, batch)
+            loss = losses.actor_loss(actor, chosen(state.critic, 0), batch)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
-        def differentiate_actor() -> tuple[Any, Metrics]:
-            return jax.grad(actor_objective, has_aux=True)(state.actor)
+        def improve() -> tuple[Any, Metrics]:
+            (_, metrics), *gradients = differentiate_actor(
+                actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+            )
+            return gradients, metrics
 
-        actor_gradient, actor_metrics = when(
-            due.actor, differentiate_actor, lambda: absent(differentiate_actor)
-        )
+        (actor_gradient, shared), actor_metrics = when(due.actor, improve, lambda: absent(improve))
+        critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
             "q_mean": jnp.mean(target + error),
