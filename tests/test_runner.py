@@ -40,7 +40,7 @@ def a_description():
         "observation": {"shape": [2], "dtype": "float32"},
         "action": {"low": [-1.0, -1.0], "high": [1.0, 1.0], "shape": [2]},
     }
-    return Description(spec, {"algorithm": "td3"}, nodes, "v1", "v2", arrays)
+    return Description(spec, {"algorithm": "td3"}, nodes, "v1", "v2", 0, "", arrays)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,9 @@ def test_an_action_that_is_no_number_is_never_given(rows):
 
 def test_draws_are_the_generators():
     player, seen = Player(a_description()), np.zeros((5, 2))
-    draws = [player.act(seen, False, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    draws = [
+        player.act(seen, deterministic=False, rng=np.random.default_rng(seed)) for seed in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert (draws[0] != draws[2]).all()
     assert (player.act(seen, deterministic=False) != player.act(seen, deterministic=False)).all()
@@ -125,10 +127,10 @@ def test_one_choice_is_a_plain_number():
     )
     arrays = {"epsilon": np.array(0.5, np.float32), "start": np.array(5)}
     spec = {"observation": {"shape": [3], "dtype": "float32"}, "action": {"n": 3, "start": 5}}
-    player = Player(Description(spec, {}, nodes, "v2", "v3", arrays))
+    player = Player(Description(spec, {}, nodes, "v2", "v3", 0, "", arrays))
     space = gymnasium.spaces.Discrete(3, start=5)
     for deterministic in (True, False):
-        action = player.act([0.0, 1.0, 0.0], deterministic)
+        action = player.act([0.0, 1.0, 0.0], deterministic=deterministic)
         assert {action: "can be looked up"} and space.contains(action)
     assert player.act([0.0, 1.0, 0.0]) == 6
 

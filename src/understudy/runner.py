@@ -5,8 +5,9 @@ each node makes of earlier ones. Two values are its answers: the `action` that i
 without exploring, and a `sample` of what it does while it explores. The ONNX export reads the
 same description, so that no network is described twice.
 
-All operations work on the last axis: one observation needs no batch axis. (Recurrence will be
-an operation with one more value, which the player keeps from one call to the next.)
+All operations work on the last axes: one observation needs no batch axis. A policy that remembers
+has one more value, the `memory`, and one more answer: the memory after the observation. Its caller
+keeps it from one step to the next.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
 
 from understudy.errors import CheckpointError, EnvironmentError
+from understudy.observing import Packer
 
 FORMAT = 1
 METADATA = "understudy.policy"  # the key of our JSON in a safetensors header
@@ -46,6 +48,8 @@ class Description(NamedTuple):
     nodes: tuple[Node, ...]
     action: str  # the output that is the action in the environment's own units
     sample: str  # the same while exploring
+    memory: int  # numbers that a memory consists of; 0 where nothing is remembered
+    next_memory: str  # the output that is the memory after the observation, or ""
     arrays: dict[str, np.ndarray]
 
 
@@ -73,51 +77,91 @@ class Player:
 
     def __init__(self, description: Description):
         self.spec, self.about = description.spec, description.about
+        self.memory_size = description.memory  # 0 where nothing is remembered
         observation, action = self.spec["observation"], self.spec["action"]
         self._shape, self._dtype = tuple(observation["shape"]), np.dtype(observation["dtype"])
-        self._action_shape = tuple(action.get("shape", ()))
+        plain = self._dtype == np.float32 and not observation.get("parts")
+        self._packer = None if plain else Packer.of(observation)
+        self._action_shape = tuple(action.get("of", action).get("shape", ()))
         self._continuous = "low" in action
         self._constants: dict[str, Any] = dict(description.arrays)
+        self._next_memory = description.next_memory
         answers = description.action, description.sample
         self._programs = [_program(description, answer) for answer in answers]
+        self._answers = answers
         self._rng = np.random.default_rng()
 
     def act(
         self,
         observation: Any,
+        memory: Any = None,
+        *,
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
-    ) -> np.ndarray | np.int64:
-        """The action for one observation or a batch, in the environment's own units.
+    ) -> Any:
+        """The action for one observation or a batch, in the environment's own units. A policy
+        that remembers gives `(action, memory)` and takes that memory with the next observation;
+        None, at the start of an episode, is the memory of nothing.
 
         With `deterministic=False` it is drawn as in training, each row for itself: from the
         policy's distribution, with the noise of a deterministic policy, or ε-greedily.
         (State-dependent and Ornstein-Uhlenbeck noise, which linger, are drawn afresh.) Without
         an `rng` the draws are no one's to repeat.
         """
-        x = np.asarray(observation, self._dtype)
-        if x.shape != self._shape and x.shape[1:] != self._shape:
-            raise EnvironmentError(f"an observation has shape {self._shape}, got {x.shape}")
-        values = self._constants.copy()
-        values["observation"], values["rng"] = x, rng or self._rng
-        answer: Any = None
-        for function, inputs, output in self._programs[not deterministic]:
-            answer = values[output] = function(*[values[name] for name in inputs])
-        if self._continuous and not np.isfinite(answer).all():
-            raise EnvironmentError(
-                f"the policy gave the action {answer.tolist()}: not a finite number; "
-                "look at the observation it was given"
-            )
-        return answer
+        x = self._array(observation)
+        rows = x.shape[: x.ndim - len(self._shape)]
+        action, memory = self._play(x, self._remembered(memory, rows), deterministic, rng)
+        return (action, memory) if self.memory_size else action
 
     def rehearse(self) -> None:
         """Act once in every way, so that what is wrong shows before it matters."""
         for rows in ((), (2,)):
             for deterministic in (True, False):
-                seen = np.zeros(rows + self._shape, self._dtype)
-                action = self.act(seen, deterministic, np.random.default_rng(0))
+                seen, memory = np.zeros(rows + self._shape, self._dtype), None
+                for _ in range(2 if self.memory_size else 1):
+                    memory = self._remembered(memory, rows)
+                    rng = np.random.default_rng(0)
+                    action, memory = self._play(seen, memory, deterministic, rng)
                 if np.shape(action) != rows + self._action_shape:
                     raise ValueError(f"an action has shape {np.shape(action)}")
+
+    def _array(self, observation: Any) -> np.ndarray:
+        """One observation, or a batch, as the one array that networks see."""
+        if self._packer is not None:
+            rows, single = self._packer.rows(observation)
+            return rows[0] if single else rows
+        x = np.asarray(observation, self._dtype)
+        if x.shape != self._shape and x.shape[1:] != self._shape:
+            raise EnvironmentError(f"an observation has shape {self._shape}, got {x.shape}")
+        return x
+
+    def _remembered(self, memory: Any, rows: tuple[int, ...]) -> np.ndarray:
+        shape = (*rows, self.memory_size)
+        if memory is None:
+            return np.zeros(shape, np.float32)
+        if not self.memory_size:
+            raise EnvironmentError("this policy has no memory: call act(observation) without one")
+        memory = np.asarray(memory, np.float32)
+        if memory.shape != shape:
+            raise EnvironmentError(
+                f"a memory for such an observation has shape {shape}, got {memory.shape}"
+            )
+        return memory
+
+    def _play(
+        self, x: np.ndarray, memory: np.ndarray, deterministic: bool, rng: Any
+    ) -> tuple[Any, Any]:
+        values = self._constants.copy()
+        values["observation"], values["memory"], values["rng"] = x, memory, rng or self._rng
+        for function, inputs, output in self._programs[not deterministic]:
+            values[output] = function(*[values[name] for name in inputs])
+        answer = values[self._answers[not deterministic]]
+        if self._continuous and not np.isfinite(answer).all():
+            raise EnvironmentError(
+                f"the policy gave the action {answer.tolist()}: not a finite number; "
+                "look at the observation it was given"
+            )
+        return answer, values[self._next_memory] if self.memory_size else None
 
 
 def read_policy(path: str | Path) -> Description:
@@ -141,6 +185,8 @@ def read_policy(path: str | Path) -> Description:
             tuple(Node(name, tuple(inputs), *rest) for name, inputs, *rest in stored["nodes"]),
             stored["action"],
             stored["sample"],
+            stored.get("memory", 0),
+            stored.get("next_memory", ""),
             parse_safetensors(data),
         )
         _check(description)
@@ -156,8 +202,8 @@ def checksum_of(data: bytes, written: str = NO_CHECKSUM) -> str:
 
 
 def needed(description: Description, result: str) -> list[Node]:
-    """The nodes that lead to one of the answers, in order."""
-    wanted, kept = {result}, []
+    """The nodes that lead to one of the answers (and to the next memory), in order."""
+    wanted, kept = {result, description.next_memory}, []
     for node in reversed(description.nodes):
         if node.output in wanted:
             kept.append(node)
@@ -183,7 +229,7 @@ def _read(path: Path) -> tuple[bytes, bytes]:
 
 
 def _check(description: Description) -> None:
-    known = {"observation", *description.arrays}
+    known = {"observation", "memory", *description.arrays}
     for node in description.nodes:
         if node.operation not in OPERATIONS and node.operation not in DRAWS:
             raise ValueError(f"the operation '{node.operation}' is unknown")
@@ -191,8 +237,11 @@ def _check(description: Description) -> None:
             if name not in known:
                 raise ValueError(f"'{node.output}' needs '{name}', which is not there")
         known.add(node.output)
-    if {description.action, description.sample} - {node.output for node in description.nodes}:
+    made = {node.output for node in description.nodes}
+    if {description.action, description.sample} - made:
         raise ValueError("there is no action")
+    if description.memory and description.next_memory not in made:
+        raise ValueError("there is no next memory")
 
 
 def _program(description: Description, result: str) -> list[tuple[Callable[..., Any], Any, str]]:
@@ -229,7 +278,67 @@ def _scale(x: Any, factor: Any, offset: Any) -> Any:
     return (x * factor + offset).astype(np.float32)
 
 
+def _part(x: Any, name: str, start: int, end: int, dtype: str, shape: list[int]) -> Any:
+    """An entry out of the bytes of a Dict observation. (Its name is for ONNX.)"""
+    entry = np.ascontiguousarray(x[..., start:end]).view(np.dtype(dtype).newbyteorder("<"))
+    return entry.reshape(*x.shape[:-1], *shape)
+
+
+def _image(x: Any, order: list[int], shape: list[int], largest: float) -> Any:
+    """Floats with channels last, whatever the layout."""
+    rows = x.ndim - len(order)
+    turned = x.transpose(*range(rows), *(rows + axis for axis in order))
+    return turned.reshape(*x.shape[:rows], *shape).astype(np.float32) / np.float32(largest)
+
+
+def _windows(x: Any, size: int, stride: int, padding: str, fill: float) -> Any:
+    """[..., H, W, C] → [..., h, w, C, size, size]: what each output sees."""
+    if padding == "SAME":
+        sides = [(0, 0)] * x.ndim
+        for axis in (-3, -2):  # an odd pixel goes to the end
+            extra = max((-(-x.shape[axis] // stride) - 1) * stride + size - x.shape[axis], 0)
+            sides[axis] = (extra // 2, extra - extra // 2)
+        x = np.pad(x, sides, constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(-3, -2))
+    return windows[..., ::stride, ::stride, :, :, :]
+
+
+def _conv(x: Any, weight: Any, bias: Any, stride: int, padding: str) -> Any:
+    """`weight` is [outputs, inputs, height, width]."""
+    seen = _windows(x, weight.shape[-1], stride, padding, 0.0)
+    patches = seen.reshape(*seen.shape[:-3], weight[0].size)
+    return np.dot(patches, weight.reshape(len(weight), -1).T) + bias
+
+
+def _max_pool(x: Any, size: int, stride: int) -> Any:
+    return _windows(x, size, stride, "SAME", -np.inf).max(axis=(-2, -1))
+
+
+def _gru(memory: Any, projected: Any, recurrent: Any, bias: Any) -> Any:
+    size, own = len(recurrent), np.dot(memory, recurrent)
+    gates = _sigmoid(projected[..., : 2 * size] + own[..., : 2 * size])
+    recalled = gates[..., :size] * (own[..., 2 * size :] + bias)
+    candidate = np.tanh(projected[..., 2 * size :] + recalled)
+    return candidate + gates[..., size:] * (memory - candidate)
+
+
+def _lstm(memory: Any, projected: Any, recurrent: Any) -> Any:
+    size = len(recurrent)
+    gates = np.split(projected + np.dot(memory[..., :size], recurrent), 4, axis=-1)
+    kept = _sigmoid(gates[1]) * memory[..., size:] + _sigmoid(gates[0]) * np.tanh(gates[2])
+    return np.concatenate([_sigmoid(gates[3]) * np.tanh(kept), kept], axis=-1)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
+    "part": _part,
+    "image": _image,
+    "conv": _conv,
+    "max_pool": _max_pool,
+    "flatten": lambda x: x.reshape(*x.shape[:-3], math.prod(x.shape[-3:])),
+    "concat": lambda *values: np.concatenate(values, axis=-1),
+    "gru": _gru,
+    "lstm": _lstm,
+    "columns": lambda x, start, end: x[..., start:end],
     "dense": lambda x, weight, bias: np.dot(x, weight) + bias,
     "layer_norm": _layer_norm,
     "standardise": lambda x, mean, deviation: (x - mean) / deviation,
@@ -249,6 +358,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "spread": lambda features, variances: np.sqrt(np.dot(features * features, variances)),
     "argmax": lambda x: np.argmax(x, axis=-1),
     "stack": lambda *values: np.stack(values, axis=-1),
+    # The digits of a number whose places count as far as these.
+    "unravel": lambda x, choices: np.stack(np.unravel_index(x, tuple(choices)), axis=-1),
     "reshape": lambda x, shape: x.reshape(*x.shape[:-1], *shape),
 }
 

@@ -1,5 +1,6 @@
 """Small policies of every kind, as after some training, and what `agent.act` makes of them."""
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -10,10 +11,12 @@ import numpy as np
 from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
 from understudy.algorithms.running import normalised
-from understudy.envs.spaces import to_real
+from understudy.envs.spaces import joint, to_real
 from understudy.nets import Moments, Networks
+from understudy.nets.senses import look
+from understudy.observing import Packer
 from understudy.runs.describe import describe
-from understudy.types import ArraySpec, Continuous, Discrete, MultiDiscrete, Spec
+from understudy.types import ArraySpec, Continuous, Discrete, MultiDiscrete, Part, Spec
 
 OBSERVATION = 3
 LOPSIDED = Continuous((-1.0, 0.25), (7.0, 0.5), (2,))
@@ -23,6 +26,16 @@ UNBOUNDED = Continuous((-np.inf,) * 2, (np.inf,) * 2, (2,))
 HALF_BOUNDED = Continuous((0.0, -np.inf), (np.inf, 0.5), (2,))
 CHOICE, PAIR = Discrete(4, start=-2), MultiDiscrete((2, 5), (0, 3), (2,))
 GRID = MultiDiscrete((2, 3, 2, 4), (0, 1, -1, 0), (2, 2))
+
+VECTOR = ArraySpec((OBSERVATION,))
+STACK, PLANES = ArraySpec((2, 36, 37), "uint8", frames=2), ArraySpec((6, 5, 4), "bool")
+COLOURS = ArraySpec((3, 9, 12), "uint8")  # channels first
+NUMBERS = (Part("arm/place", (2, 2), "float32"), Part("mode", (3,), "float32", 3, start=-1))
+SCALAR = Part("action", (), "float32")  # a name that ONNX needs for itself
+DICT = ArraySpec((8,), "float32", (*NUMBERS, SCALAR))
+CAMERAS = (Part("eye", (8, 7, 3), "uint8"), *NUMBERS, Part("map", (5, 6), "bool"), SCALAR)
+SEEING = ArraySpec((8 * 7 * 3 + 4 * 4 + 4 * 3 + 5 * 6 + 4,), "uint8", CAMERAS)
+ONE_OF_FOUR = ArraySpec((4,), "float32", (Part("", (4,), "float32", 4, start=2),))
 
 KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "TD3": ("td3", LOPSIDED, {}),
@@ -52,7 +65,33 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     ),
     "MPO": ("mpo", LOPSIDED, dict(normalise_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
+    "DDQN joint": ("ddqn", joint(GRID), dict(normalise_observations=True)),
 }
+SENSING: dict[str, tuple[Any, ...]] = {
+    "SAC of one of four": ("sac", LOPSIDED, {}, ONE_OF_FOUR),
+    "A2C of a dict": ("a2c", LOPSIDED, dict(normalise_observations=True), DICT),
+    "DDQN with nature": (
+        "ddqn",
+        CHOICE,
+        dict(num_critics=2, encoder_features=6, initialisation="orthogonal"),
+        STACK,
+    ),
+    "SAC with impala": ("sac", LOPSIDED, dict(encoder="impala", encoder_features=6), COLOURS),
+    "TD3 with planes": ("td3", LOPSIDED, dict(share_encoder=False), PLANES),
+    "MPO of a dict with images": ("mpo", LOPSIDED, dict(encoder_features=5), SEEING),
+    "SAC, GRU": ("sac", LOPSIDED, dict(memory="gru", memory_size=5, normalise_observations=True)),
+    "DDQN, LSTM": ("ddqn", CHOICE, dict(memory="lstm", memory_size=6, dueling=True)),
+    "A2C pair, LSTM": ("a2c", PAIR, dict(memory="lstm", memory_size=4)),
+    "TD3 with planes, GRU": ("td3", LOPSIDED, dict(memory="gru", memory_size=7), PLANES),
+    "MPO of a dict with images, LSTM": (
+        "mpo",
+        LOPSIDED,
+        dict(memory="lstm", memory_size=4, encoder_features=5),
+        SEEING,
+    ),
+}
+EVERY = KINDS | SENSING
+REMEMBERING = [kind for kind, told in EVERY.items() if "memory" in told[2]]
 
 
 class Case(NamedTuple):
@@ -60,44 +99,64 @@ class Case(NamedTuple):
     policy: Any
     spec: Spec
 
-    def act(self, observation, key=None):
+    @property
+    def remembers(self) -> bool:
+        return self.algorithm.config.memory is not None
+
+    def act(self, observation, key=None, memory=None):
         """What `agent.act` answers; with a key, while exploring."""
         explore = key is not None
         key = jax.random.PRNGKey(0) if key is None else key
-        memory = self.algorithm.memory(self.policy, len(observation))
-        first = jnp.ones(len(observation), bool)
+        rows = jnp.asarray(Packer.of(self.spec.observation).pack_batch(observation))
+        before = self.algorithm.memory(self.policy, len(rows))
+        first = jnp.full(len(rows), memory is None)
+        if memory is not None:
+            before = before._replace(hidden=jnp.asarray(memory))
         act = jax.jit(self.algorithm.act, static_argnums=5)
-        action = act(self.policy, memory, jnp.asarray(observation), first, key, explore)[0]
-        return to_real(np.asarray(action), self.spec)
+        action, after, _ = act(self.policy, before, rows, first, key, explore)
+        action = to_real(np.asarray(action), self.spec)
+        return (action, np.asarray(after.hidden)) if self.remembers else action
 
     def describe(self):
         return describe(self.algorithm, self.policy, self.spec, {"env": "Test-v0"})
 
-    def scores(self, observation):
+    def scores(self, observation, memory=None):
         """What the choices of a discrete policy are worth to it: one [rows, n] per choice."""
-        seen = normalised(self.policy.seen, jnp.asarray(observation))
+        rows = jnp.asarray(Packer.of(self.spec.observation).pack_batch(observation))
+        seen = normalised(self.policy.seen, rows)
+        if self.remembers:
+            width = self.algorithm.config.memory_width
+            memory = jnp.zeros((len(rows), width)) if memory is None else jnp.asarray(memory)
+            seen, _ = look(self.policy[0], memory, seen, jnp.zeros(len(rows), bool))
         if hasattr(self.policy, "critic"):
             return [np.asarray(mean_q(self.policy.critic, seen))]
         logits = self.policy.actor(seen).logits
         return [np.asarray(own) for own in (logits if isinstance(logits, tuple) else (logits,))]
 
+    def observations(self, rows=None, seed=0):
+        """As an environment gives them; fewer where they are large."""
+        rows = rows or (1000 if self.spec.observation.dtype == "float32" else 60)
+        return observations(rows, seed, self.spec.observation)
 
-def make(name, action, settings, networks=None) -> Case:
+
+def make(name, action, settings, seen=VECTOR, networks=None) -> Case:
     algorithm = find(name)
     config = algorithm.config_class(**{"hidden_sizes": (8,), **settings})
     built = algorithm(config, networks=networks or Networks())
-    spec = Spec(ArraySpec((OBSERVATION,)), action)
+    spec = Spec(seen, action)
     rng = np.random.default_rng(len(settings))
 
     def trained(leaf):
-        return leaf + jnp.asarray(0.4 * rng.normal(size=leaf.shape), leaf.dtype)
+        # Wide layers move less, or everything behind them would be saturated.
+        size = 0.4 * min(1.0, (8 / math.prod(leaf.shape[:-1])) ** 0.5)
+        return leaf + jnp.asarray(size * rng.normal(size=leaf.shape), leaf.dtype)
 
     policy = built.policy(built.init(spec, jax.random.PRNGKey(1)))
     field = "critic" if hasattr(policy, "critic") else "actor"
     policy = policy._replace(**{field: jax.tree.map(trained, getattr(policy, field))})
     if policy.seen is not None:
-        mean, variance = rng.normal(size=OBSERVATION), rng.uniform(0.04, 9.0, OBSERVATION)
-        rest = jnp.full(OBSERVATION, 1e-8)
+        mean, variance = rng.normal(size=seen.shape), rng.uniform(0.04, 9.0, seen.shape)
+        rest = jnp.full(seen.shape, 1e-8)
         policy = policy._replace(
             seen=Moments(jnp.int32(99), jnp.float32(mean), jnp.float32(variance), rest)
         )
@@ -106,36 +165,62 @@ def make(name, action, settings, networks=None) -> Case:
 
 @cache
 def case(kind) -> Case:
-    return make(*KINDS[kind])
+    return make(*EVERY[kind])
 
 
-def observations(rows=1000, seed=0):
+def observations(rows=1000, seed=0, spec=VECTOR):
     """Ordinary ones, and every tenth far out, where normalisers clip and tanh saturates."""
-    seen = np.random.default_rng(seed).normal(size=(rows, OBSERVATION))
-    seen[::10] *= 50.0
-    return seen.astype(np.float32)
+    rng = np.random.default_rng(seed)
+    if not spec.parts:
+        return _entry(rng, rows, spec.shape, spec.dtype)
+    given = {
+        part.name: rng.integers(part.start, part.start + part.choices, rows)
+        if part.choices
+        else _entry(rng, rows, part.shape, part.dtype)
+        for part in spec.parts
+    }
+    return given.get("", given)
 
 
-def assert_agree(case, action, seen):
+def _entry(rng, rows, shape, dtype):
+    if dtype == "float32":
+        seen = rng.normal(size=(rows, *shape))
+        seen[::10] *= 50.0
+        return seen.astype(np.float32)
+    # Lit up to some place: noise alone would look alike to a network.
+    lit = np.arange(math.prod(shape)) < math.prod(shape) * rng.random((rows, 1))
+    share = lit.reshape(rows, *shape) * rng.random((rows, *shape))
+    return (share * 256).astype(np.uint8) if dtype == "uint8" else share > 0.3
+
+
+def assert_agree(case, action, seen, memory=None):
     """Continuous: within 1e-5 of the bounds' width (of the action, where there are none and it is
     above 1). Discrete: the
     same choice, except where the two are worth the same to the policy within 1e-6 (of the
     largest worth, if that is above 1), which may happen in one row of a hundred."""
-    expected = case.act(seen)
+    expected = case.act(seen, memory=memory)
+    if case.remembers:
+        expected, after = expected
+        action, ours = action
+        np.testing.assert_allclose(ours, after, rtol=1e-4, atol=1e-5)
+    rows = len(expected)
+    assert len(np.unique(expected, axis=0)) > 1  # or any other would agree as well
     assert action.shape == expected.shape and action.dtype == expected.dtype
-    bounds = case.spec.action
+    bounds = getattr(case.spec.action, "of", case.spec.action)
     if isinstance(bounds, Continuous):
         low, high = np.array(bounds.low), np.array(bounds.high)
-        size = np.maximum(1.0, np.abs(expected).reshape(len(seen), -1))
+        size = np.maximum(1.0, np.abs(expected).reshape(rows, -1))
         width = np.where(np.isfinite(high - low) & (high > low), high - low, size)
-        apart = np.abs(action - expected).reshape(len(seen), -1) / width
+        apart = np.abs(action - expected).reshape(rows, -1) / width
         assert apart.max() < 1e-5
-        assert (action.reshape(len(seen), -1) >= low).all()
-        assert (action.reshape(len(seen), -1) <= high).all()
+        assert (action.reshape(rows, -1) >= low).all()
+        assert (action.reshape(rows, -1) <= high).all()
         return
     starts = bounds.start if isinstance(bounds, Discrete) else np.array(bounds.starts)
-    ours, theirs = ((x.reshape(len(seen), -1) - starts) for x in (action, expected))
+    ours, theirs = ((x.reshape(rows, -1) - starts) for x in (action, expected))
     assert (ours != theirs).mean() < 0.01
-    for place, worth in enumerate(case.scores(seen)):
+    if case.spec.action is not bounds:  # a joint choice is one number
+        ours, theirs = (np.ravel_multi_index(x.T, bounds.choices)[:, None] for x in (ours, theirs))
+    for place, worth in enumerate(case.scores(seen, memory)):
         chosen = [np.take_along_axis(worth, x[:, place : place + 1], 1) for x in (ours, theirs)]
         assert (np.abs(chosen[0] - chosen[1]) <= 1e-6 * max(1.0, np.abs(worth).max())).all()

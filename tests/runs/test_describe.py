@@ -5,47 +5,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from policy_cases import CHOICE, KINDS, LOPSIDED, assert_agree, case, make, observations
+from policy_cases import (
+    CHOICE,
+    EVERY,
+    LOPSIDED,
+    REMEMBERING,
+    SENSING,
+    assert_agree,
+    case,
+    make,
+    observations,
+)
 from scipy.stats import ks_2samp
 
 import understudy as us
-from understudy.nets import MLP, Networks
-from understudy.runner import Player
+from understudy.nets import MLP, Critics, Networks
+from understudy.runner import Player, load
 from understudy.runs.describe import describe
+from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, ConfigError
 
-every_kind = pytest.mark.parametrize("kind", list(KINDS))
+every_kind = pytest.mark.parametrize("kind", list(EVERY))
+
+
+def rows_of(seen, place):
+    """Of an array, or of every entry of a dict."""
+    return jax.tree.map(lambda entry: entry[place], seen)
+
+
+def action_of(answer):
+    return answer[0] if isinstance(answer, tuple) else answer
 
 
 @every_kind
 def test_a_player_agrees_with_the_agent(kind):
-    player, seen = Player(case(kind).describe()), observations()
+    player, seen = Player(case(kind).describe()), case(kind).observations()
     assert_agree(case(kind), player.act(seen), seen)
-    alone = [player.act(row) for row in seen[:20]]
-    np.testing.assert_allclose(alone, player.act(seen[:20]), rtol=1e-5, atol=1e-6)
+    alone = [action_of(player.act(rows_of(seen, place))) for place in range(20)]
+    together = action_of(player.act(rows_of(seen, slice(20))))
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_a_player_remembers_what_the_agent_does(kind):
+    own = case(kind)
+    player, seen = Player(own.describe()), own.observations()
+    assert player.memory_size == own.algorithm.config.memory_width
+    memory = alone = None
+    for step in range(5):
+        seen = own.observations(seed=step)
+        assert_agree(own, player.act(seen, memory), seen, memory)
+        action, memory = player.act(seen, memory)
+        one, alone = player.act(rows_of(seen, 3), alone)
+        np.testing.assert_allclose(one, action[3], rtol=1e-4, atol=1e-5)
+    forgotten = action_of(player.act(seen))
+    assert (forgotten != action).any()
 
 
 @every_kind
 def test_a_player_explores_as_the_agent_does(kind):
-    seen = np.repeat(observations(2)[1:], 4000, axis=0)
-    player = Player(case(kind).describe())
-    ours = player.act(seen, deterministic=False, rng=np.random.default_rng(0))
-    theirs = case(kind).act(seen, key=jax.random.PRNGKey(3))
+    own = case(kind)
+    rows = 4000 if own.spec.observation.dtype == "float32" else 500
+    seen = jax.tree.map(lambda x: np.repeat(x[1:], rows, axis=0), own.observations(2))
+    player = Player(own.describe())
+    ours = action_of(player.act(seen, deterministic=False, rng=np.random.default_rng(0)))
+    theirs = action_of(own.act(seen, key=jax.random.PRNGKey(3)))
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
-    columns = zip(ours.reshape(len(seen), -1).T, theirs.reshape(len(seen), -1).T, strict=True)
+    columns = zip(ours.reshape(rows, -1).T, theirs.reshape(rows, -1).T, strict=True)
     for mine, reference in columns:
         assert ks_2samp(mine, reference).pvalue > 1e-3
-    assert (ours != player.act(seen)).any()
+    assert (ours != action_of(player.act(seen))).any()
 
 
 def test_every_kind_of_policy_is_there():
     """Or the tests above would show less than they seem to."""
-    heads = {type(getattr(case(k).policy, "actor", None) or case(k).policy.critic) for k in KINDS}
-    names = {head.__name__ for head in heads}
+    acting = [case(kind).policy[0] for kind in EVERY]
+    heads = [one.members if isinstance(one, Critics) else one for one in acting]
+    names = {type(head).__name__ for head in heads}
     actors = {name for name in vars(us.nets) if name.endswith("Actor")}
     assert names == {*actors, "QValues", "DuelingQValues"}
-    settings = [settings for _, _, settings in KINDS.values()]
+    settings = [told[2] for told in EVERY.values()]
     assert {s.get("activation") for s in settings} >= {"tanh", "relu", "elu", "silu", "gelu"}
+
+
+@pytest.mark.parametrize("kind", list(SENSING))
+def test_what_senses_comes_back_from_a_file(kind, tmp_path):
+    described, seen = case(kind).describe(), case(kind).observations(9)
+    player = load(save_policy(tmp_path / "policy.safetensors", described))
+    answers = zip(*(jax.tree.leaves(p.act(seen)) for p in (player, Player(described))), strict=True)
+    for back, before in answers:
+        np.testing.assert_array_equal(back, before)
 
 
 def test_what_it_says_about_itself():
@@ -57,7 +106,7 @@ def test_what_it_says_about_itself():
 
 def test_encoders_of_your_own_made_of_ours_are_described():
     networks = Networks(actor_encoder=lambda n, key: MLP(n, (6, 6), key, layer_norm=True))
-    own, seen = make("td3", LOPSIDED, {}, networks), observations()
+    own, seen = make("td3", LOPSIDED, {}, networks=networks), observations()
     assert_agree(own, Player(own.describe()).act(seen), seen)
 
 
@@ -69,7 +118,7 @@ def test_encoders_of_your_own_made_of_ours_are_described():
     ],
 )
 def test_an_encoder_of_your_own_is_named(name, action, networks, place):
-    own = make(name, action, {}, Networks(**networks))
+    own = make(name, action, {}, networks=Networks(**networks))
     with pytest.raises(ConfigError, match=rf"{place}.*your own module '(MLP|Linear)'.*agent\.save"):
         own.describe()
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from policy_cases import KINDS, assert_agree, case, observations
+from policy_cases import EVERY, REMEMBERING, assert_agree, case
 
 from understudy.runner import Node
 from understudy.runs.onnx_export import IR_VERSION, OPSET, export_onnx
@@ -20,14 +20,50 @@ def session(path):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+def fed(model, seen, memory=None):
+    """By the names that the model has for its inputs."""
+    given = seen if isinstance(seen, dict) else {"observation": seen}
+    given = {"observation/action" if name == "action" else name: x for name, x in given.items()}
+    given |= {} if memory is None else {"memory": memory}
+    assert set(given) == {entry.name for entry in model.get_inputs()}
+    return given
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EVERY if kind not in REMEMBERING])
 def test_onnxruntime_agrees_with_the_agent(kind, tmp_path):
     path = export_onnx(tmp_path / "policy.onnx", case(kind).describe())
-    model, seen = session(path), observations()
-    (action,) = model.run(["action"], {"observation": seen})
+    model, seen = session(path), case(kind).observations()
+    (action,) = model.run(["action"], fed(model, seen))
     assert_agree(case(kind), action, seen)
-    (alone,) = model.run(None, {"observation": seen[:1]})  # the batch axis is free
-    np.testing.assert_allclose(alone, action[:1], rtol=1e-5, atol=1e-6)
+    one = {name: entry[:1] for name, entry in fed(model, seen).items()}
+    (alone,) = model.run(None, one)  # the batch axis is free
+    np.testing.assert_allclose(alone, action[:1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_onnxruntime_remembers_what_the_agent_does(kind, tmp_path):
+    own = case(kind)
+    model = session(export_onnx(tmp_path / "policy.onnx", own.describe()))
+    assert [entry.name for entry in model.get_outputs()] == ["action", "next_memory"]
+    width = own.algorithm.config.memory_width
+    memory = np.zeros((len(own.act(own.observations())[0]), width), np.float32)
+    for step in range(5):
+        seen = own.observations(seed=step)
+        action, after = model.run(["action", "next_memory"], fed(model, seen, memory))
+        assert_agree(own, (action, after), seen, memory)
+        memory = after
+
+
+def test_every_entry_of_a_dict_is_an_input(tmp_path):
+    path = export_onnx(tmp_path / "policy.onnx", case("MPO of a dict with images").describe())
+    inputs = {entry.name: (entry.type, entry.shape) for entry in session(path).get_inputs()}
+    assert inputs == {
+        "eye": ("tensor(uint8)", ["batch", 8, 7, 3]),
+        "arm/place": ("tensor(float)", ["batch", 2, 2]),
+        "mode": ("tensor(int64)", ["batch"]),
+        "map": ("tensor(bool)", ["batch", 5, 6]),
+        "observation/action": ("tensor(float)", ["batch"]),  # `action` is the output
+    }
 
 
 def test_what_it_says_about_itself(tmp_path):
@@ -54,8 +90,8 @@ def test_only_what_acting_needs_is_inside(tmp_path):
 def test_an_unknown_operation_is_named_and_nothing_written(tmp_path):
     described = case("TD3").describe()
     first, *others = described.nodes
-    strange = described._replace(nodes=(Node("gru", *first[1:]), *others))
-    with pytest.raises(ConfigError, match="'gru'"):
+    strange = described._replace(nodes=(Node("attention", *first[1:]), *others))
+    with pytest.raises(ConfigError, match="'attention'"):
         export_onnx(tmp_path / "policy.onnx", strange)
     assert not list(tmp_path.iterdir())
 

@@ -25,10 +25,14 @@ from understudy.nets import (
     SquashedGaussianActor,
     StateDependentActor,
 )
+from understudy.nets.cells import GRU
+from understudy.nets.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape, picture_axes
+from understudy.nets.ensemble import chosen, size_of
 from understudy.nets.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
 from understudy.nets.replaceable import PerSample
+from understudy.nets.senses import Fusion, Picture, Plain, Senses
 from understudy.runner import Description, Node
-from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Spec
+from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
 
 
 def describe(
@@ -46,10 +50,13 @@ def describe(
         mean = graph.keep("normaliser.mean", policy.seen.mean)
         seen = graph.add("standardise", seen, mean, graph.keep("normaliser.deviation", deviation))
         seen = graph.clip(seen, -10.0, 10.0)
+    # The first part of every policy is the network that acts.
+    senses: Any = getattr(policy[0], "senses", None)
+    features, next_memory = _perceive(graph, seen, senses)
     if hasattr(policy, "actor"):
-        mode, sample = _head(policy.actor, graph, seen, policy)
+        mode, sample = _head(policy.actor, graph, features, policy)
     else:
-        mode, sample = _greedy(graph, seen, policy, spec)
+        mode, sample = _greedy(graph, features, policy, spec)
     action, sample = _border(graph, mode, spec), _border(graph, sample, spec)
     told = {"algorithm": algorithm.name, "config": dataclasses.asdict(algorithm.config)}
     told |= {name: value for name, value in (about or {}).items() if name != "spec"}
@@ -59,6 +66,8 @@ def describe(
         nodes=tuple(graph.nodes),
         action=action,
         sample=sample,
+        memory=senses.cell.memory_size if next_memory else 0,
+        next_memory=next_memory,
         arrays=graph.arrays,
     )
 
@@ -82,14 +91,17 @@ class Graph:
 
     def dense(self, x: str, layer: Linear, name: str, columns: slice = slice(None)) -> str:
         """A linear layer, or the part of it that makes some of its outputs."""
-        if layer.weight.ndim != 2:
-            raise ConfigError(
-                f"{name} has shape {layer.weight.shape}: one member's policy can be described, "
-                "not all at once"
-            )
+        _refuse_members(name, layer.weight, 2)
         weight = self.keep(f"{name}.weight", np.asarray(layer.weight)[:, columns])
         bias = self.keep(f"{name}.bias", np.asarray(layer.bias)[columns])
         return self.add("dense", x, weight, bias)
+
+    def conv(self, x: str, layer: Conv, name: str) -> str:
+        _refuse_members(name, layer.weight, 4)
+        weight = self.keep(f"{name}.weight", np.asarray(layer.weight).transpose(3, 2, 0, 1))
+        bias = self.keep(f"{name}.bias", layer.bias)
+        settings = {"stride": layer.stride, "padding": layer.padding}
+        return self.add("conv", x, weight, bias, **settings)
 
     def clip(self, x: str, low: float, high: float) -> str:
         bounds = [self.keep(f"constant.{bound:g}", np.float32(bound)) for bound in (low, high)]
@@ -114,6 +126,87 @@ class Graph:
                 x = self.add("layer_norm", x, scale, offset, epsilon=1e-6)
             x = self.add(encoder.activation, x)
         return x
+
+
+def _perceive(graph: Graph, x: str, senses: Any) -> tuple[str, str]:
+    """What is seen and remembered, and the memory after it ("" where there is none)."""
+    if not isinstance(senses, Senses):
+        return x, ""
+    seen = _see(senses.sight, graph, x)
+    cell = senses.cell
+    if cell is None:
+        return seen, ""
+    projected = graph.dense(seen, cell.input, "memory.input")
+    recurrent = graph.keep("memory.recurrent", cell.recurrent)
+    if isinstance(cell, GRU):
+        bias = graph.keep("memory.candidate_bias", cell.candidate_bias)
+        after = graph.add("gru", "memory", projected, recurrent, bias)
+        return after, after
+    after = graph.add("lstm", "memory", projected, recurrent)
+    return graph.add("columns", after, start=0, end=cell.size), after
+
+
+@singledispatch
+def _see(sight: Any, graph: Graph, x: str) -> str:
+    """What senses make of an observation."""
+    return graph.encode(x, sight, "encoder")
+
+
+@_see.register
+def _(sight: Plain, graph: Graph, x: str) -> str:
+    return x
+
+
+@_see.register
+def _(sight: Picture, graph: Graph, x: str) -> str:
+    return _picture(sight, graph, x, "encoder")
+
+
+@_see.register
+def _(sight: Fusion, graph: Graph, x: str) -> str:
+    """Entry by entry out of the bytes, as `senses.unpack` has them."""
+    seen, start = [], 0
+    for part in sight.parts:
+        end = start + part.size * np.dtype(part.dtype).itemsize
+        picture = sight.encoders.get(part.name)
+        shape = [part.size] if picture is None else list(part.shape)
+        told = {"start": start, "end": end, "dtype": part.dtype, "shape": shape}
+        entry = graph.add("part", x, name=part.name, **told)
+        if picture is not None:
+            entry = _picture(picture, graph, entry, f"encoder.{part.name}")
+        seen.append(entry)
+        start = end
+    return graph.add("concat", *seen)
+
+
+def _picture(picture: Picture, graph: Graph, x: str, name: str) -> str:
+    shape, frames = picture.spec.shape, picture.spec.frames
+    plane = picture_axes(shape, frames)
+    order = [*plane, *(axis for axis in range(len(shape)) if axis not in plane)]
+    largest = 255.0 if picture.spec.dtype == "uint8" else 1.0
+    seen_as = list(image_shape(shape, frames))
+    x = graph.add("image", x, order=order, shape=seen_as, largest=largest)
+    encoder = picture.encoder
+    if isinstance(encoder, ImpalaCNN):
+        for place, section in enumerate(encoder.sections):
+            x = _section(section, graph, x, f"{name}.{place}")
+        x = graph.add("relu", x)
+    else:
+        single = isinstance(encoder, SmallCNN)
+        layers = (encoder.convolution,) if single else encoder.convolutions
+        for place, layer in enumerate(layers):
+            x = graph.add("relu", graph.conv(x, layer, f"{name}.{place}"))
+    x = graph.add("flatten", x)
+    return graph.add("relu", graph.dense(x, encoder.linear, f"{name}.linear"))
+
+
+def _section(section: Section, graph: Graph, x: str, name: str) -> str:
+    x = graph.add("max_pool", graph.conv(x, section.convolution, name), size=3, stride=2)
+    for place, block in enumerate(section.blocks):
+        inner = graph.conv(graph.add("relu", x), block.first, f"{name}.{place}.first")
+        inner = graph.conv(graph.add("relu", inner), block.second, f"{name}.{place}.second")
+        x = graph.add("add", x, inner)
+    return x
 
 
 @singledispatch
@@ -193,11 +286,8 @@ def _halves(actor: Any, graph: Graph, x: str) -> tuple[str, str]:
 
 def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
     """The choice that the critics value most, on average; random ones with probability ε."""
-    critics = jax.tree.leaves(policy.critic)[0].shape[0]
-    values = [
-        _q_values(jax.tree.map(lambda leaf, i=place: leaf[i], policy.critic), graph, x, place)
-        for place in range(critics)
-    ]
+    critics = size_of(policy.critic)
+    values = [_q_values(chosen(policy.critic, place), graph, x, place) for place in range(critics)]
     greedy = graph.add("argmax", values[0] if critics == 1 else graph.add("mean", *values))
     epsilon = graph.keep("epsilon", policy.epsilon)
     return greedy, graph.add("epsilon_greedy", greedy, epsilon, choices=spec.action.size)
@@ -224,6 +314,9 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
 def _border(graph: Graph, x: str, spec: Spec) -> str:
     """From the library's actions to the environment's, as `envs.spaces.Border` does it."""
     action = spec.action
+    if isinstance(action, Joint):
+        action = action.of
+        x = graph.add("unravel", x, choices=list(action.choices))
     if isinstance(action, Discrete):
         return graph.add("add", x, graph.keep("action.start", np.int64(action.start)))
     if isinstance(action, Continuous):
@@ -238,6 +331,14 @@ def _border(graph: Graph, x: str, spec: Spec) -> str:
         x = graph.add("add", x, graph.keep("action.starts", np.array(action.starts, np.int64)))
         flat = (len(action.choices),)
     return x if action.shape == flat else graph.add("reshape", x, shape=list(action.shape))
+
+
+def _refuse_members(name: str, weight: Any, axes: int) -> None:
+    if weight.ndim != axes:
+        raise ConfigError(
+            f"{name} has shape {weight.shape}: one member's policy can be described, "
+            "not all at once"
+        )
 
 
 def _as_json(value: Any) -> Any:
