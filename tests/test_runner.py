@@ -1,5 +1,6 @@
 """The player alone: without JAX, one operation after the other, in the face of wrong input."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +10,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save as format_safetensors
 
 import understudy as us
+from understudy.nets.cells import CELLS
+from understudy.nets.cnn import Conv, max_pool
 from understudy.nets.mlp import ACTIVATIONS, LayerNorm
-from understudy.runner import DRAWS, OPERATIONS, Description, Node, Player, load
+from understudy.runner import (
+    DRAWS,
+    METADATA,
+    NO_CHECKSUM,
+    OPERATIONS,
+    Description,
+    Node,
+    Player,
+    checksum_of,
+    load,
+)
 from understudy.runs.describe import describe
 from understudy.runs.policy_file import save_policy
-from understudy.types import EnvironmentError
+from understudy.types import CheckpointError, EnvironmentError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+KEY = jax.random.PRNGKey(0)
 EXTREME = np.array([-100.0, -9.0, -1.0, -1e-4, 0.0, 1e-4, 0.5, 3.0, 100.0], np.float32)
 
 
@@ -147,6 +162,90 @@ def test_layer_norm_is_that_of_the_networks():
     ours = OPERATIONS["layer_norm"](x, np.full(6, 2.0, "f4"), np.ones(6, "f4"), epsilon=1e-6)
     theirs = LayerNorm(6)(jnp.asarray(x))
     np.testing.assert_allclose(ours, 2.0 * np.asarray(theirs) + 1.0, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [(8, 4, "VALID"), (3, 1, "SAME"), (3, 2, "SAME"), (2, 2, "SAME")],
+)
+def test_convolutions_are_those_of_the_networks(kernel, stride, padding):
+    layer = Conv(3, 4, kernel, KEY, stride=stride, padding=padding)
+    x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
+    weight = np.asarray(layer.weight).transpose(3, 2, 0, 1)
+    settings = {"stride": stride, "padding": padding}
+    ours = OPERATIONS["conv"](x, weight, np.asarray(layer.bias), **settings)
+    np.testing.assert_allclose(ours, layer(jnp.asarray(x)), rtol=1e-4, atol=1e-5)
+    alone = OPERATIONS["conv"](x[1], weight, np.asarray(layer.bias), **settings)
+    np.testing.assert_allclose(alone, ours[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sides", [(7, 8), (1, 2), (4, 5)])
+def test_pooling_is_that_of_the_networks(sides):
+    x = np.random.default_rng(0).normal(-9, 1, (2, *sides, 3)).astype(np.float32)
+    ours = OPERATIONS["max_pool"](x, size=3, stride=2)
+    np.testing.assert_array_equal(ours, max_pool(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize("name", sorted(CELLS))
+def test_memories_are_those_of_the_networks(name):
+    cell = jax.tree.map(lambda leaf: leaf + 0.25, CELLS[name](3, 4, KEY))
+    rng = np.random.default_rng(0)
+    x, memory = (rng.normal(size=(5, size)).astype("f4") for size in (3, cell.memory_size))
+    projected = np.asarray(cell.project(jnp.asarray(x)))
+    arrays = [cell.recurrent, *([cell.candidate_bias] if name == "gru" else [])]
+    ours = OPERATIONS[name](memory, projected, *map(np.asarray, arrays))
+    assert ours.dtype == np.float32
+    theirs = cell(jnp.asarray(memory), jnp.asarray(x))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def a_counter():
+    """Adds what it sees to its memory; the action is the sum."""
+    nodes = (Node("add", ("memory", "observation"), "v0", {}), Node("tanh", ("v0",), "v1", {}))
+    spec = {
+        "observation": {"shape": [2], "dtype": "float32"},
+        "action": {"low": [-1.0, -1.0], "high": [1.0, 1.0], "shape": [2]},
+    }
+    return Description(spec, {}, nodes, "v1", "v1", 2, "v0", {"nothing": np.zeros(1, np.float32)})
+
+
+@pytest.mark.parametrize("rows", [(), (3,)])
+def test_its_caller_keeps_the_memory(rows, tmp_path):
+    player = load(save_policy(tmp_path / "policy.safetensors", a_counter()))
+    seen, memory = np.full((*rows, 2), 0.25), None
+    for step in (1, 2, 3):
+        action, memory = player.act(seen, memory)
+        np.testing.assert_allclose(action, np.tanh(np.full((*rows, 2), 0.25 * step)), rtol=1e-6)
+    again, _ = player.act(seen)  # an episode begins
+    np.testing.assert_allclose(again, np.tanh(np.full((*rows, 2), 0.25)), rtol=1e-6)
+
+
+def test_a_file_from_before_there_was_memory_is_read(tmp_path):
+    stored = {"format": 1, "sha256": NO_CHECKSUM, **a_description()._asdict()}
+    arrays, _, _ = (stored.pop(name) for name in ("arrays", "memory", "next_memory"))
+    data = format_safetensors(arrays, {METADATA: json.dumps(stored)})
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(data.replace(NO_CHECKSUM.encode(), checksum_of(data).encode(), 1))
+    np.testing.assert_array_equal(load(path).act([0.25, -3.0]), np.float32([0.5, -1.0]))
+
+
+def test_a_memory_that_does_not_fit_is_explained():
+    with pytest.raises(EnvironmentError, match=r"memory .* has shape \(3, 2\), got \(2,\)"):
+        Player(a_counter()).act(np.zeros((3, 2)), np.zeros(2))
+    with pytest.raises(EnvironmentError, match="this policy has no memory"):
+        Player(a_description()).act(np.zeros(2), np.zeros(2))
+
+
+def test_a_file_that_promises_a_memory_must_make_one(tmp_path):
+    broken = a_counter()._replace(next_memory="elsewhere")
+    with pytest.raises(CheckpointError, match="there is no next memory"):
+        load(save_policy(tmp_path / "policy.safetensors", broken))
+
+
+def test_a_picture_of_floats_is_not_taken_for_bytes():
+    spec = a_description().spec | {"observation": {"shape": [4, 4], "dtype": "uint8"}}
+    with pytest.raises(EnvironmentError, match="dtype uint8, got float64"):
+        Player(a_description()._replace(spec=spec)).act(np.full((4, 4), 0.5))
 
 
 def test_forbidden_choices_are_never_drawn():

@@ -9,7 +9,9 @@ from policy_cases import (
     CHOICE,
     EVERY,
     LOPSIDED,
+    PLANES,
     REMEMBERING,
+    SEEING,
     SENSING,
     assert_agree,
     case,
@@ -120,6 +122,27 @@ def test_encoders_of_your_own_made_of_ours_are_described():
 def test_an_encoder_of_your_own_is_named(name, action, networks, place):
     own = make(name, action, {}, networks=Networks(**networks))
     with pytest.raises(ConfigError, match=rf"{place}.*your own module '(MLP|Linear)'.*agent\.save"):
+        own.describe()
+
+
+def test_an_encoder_of_your_own_before_a_memory_is_described():
+    networks = Networks(encoder=lambda spec, key: MLP(spec.size, (6,), key))
+    own = make("td3", LOPSIDED, dict(memory="gru", memory_size=4), networks=networks)
+    assert_agree(own, Player(own.describe()).act(observations()), observations())
+
+
+class Eye(eqx.Module):
+    scale: jax.Array
+
+    def __call__(self, seen):
+        return self.scale * (seen["eye"] if isinstance(seen, dict) else seen).ravel()
+
+
+@pytest.mark.parametrize("seen", [PLANES, SEEING])
+def test_senses_of_your_own_are_named(seen):
+    networks = Networks(encoder=lambda spec, key: Eye(jnp.float32(0.5)))
+    own = make("td3", LOPSIDED, {}, seen, networks)
+    with pytest.raises(ConfigError, match=r"the encoder is your own module 'Eye'.*agent\.save"):
         own.describe()
 
 

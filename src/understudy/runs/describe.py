@@ -30,7 +30,7 @@ from understudy.nets.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape,
 from understudy.nets.ensemble import chosen, size_of
 from understudy.nets.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
 from understudy.nets.replaceable import PerSample
-from understudy.nets.senses import Fusion, Picture, Plain, Senses
+from understudy.nets.senses import Fusion, OfEntries, Picture, Plain, Senses
 from understudy.runner import Description, Node
 from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
 
@@ -155,6 +155,11 @@ def _see(sight: Any, graph: Graph, x: str) -> str:
 @_see.register
 def _(sight: Plain, graph: Graph, x: str) -> str:
     return x
+
+
+@_see.register
+def _(sight: OfEntries, graph: Graph, x: str) -> str:
+    return graph.encode(x, sight.module, "encoder")
 
 
 @_see.register
