@@ -1,0 +1,151 @@
+"""Memory in training is the memory of acting: recomputed from what replay and rollouts keep, with
+the parameters unchanged, it equals what was recorded step by step, resets included."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import understudy as us
+from understudy.algorithms import find
+from understudy.algorithms.a2c.losses import histories
+from understudy.engine.device import DeviceTrainer
+from understudy.engine.host import HostTrainer
+from understudy.engine.loops import make_trainer
+from understudy.engine.trainer import Setting
+from understudy.envs.make import resolve
+from understudy.envs.native import CartPole
+from understudy.experience import film, rollout
+
+MEMBERS, ENVS, STRIDE = 2, 3, 4
+SMALL = dict(memory_size=5, hidden_sizes=(4,))
+REPLAY = dict(
+    **SMALL,
+    sequence_length=9,
+    burn_in=3,
+    sequence_stride=STRIDE,
+    buffer_size=150,
+    batch_size=64,
+    start_steps=60,  # what is seen is remembered while actions are random, too
+    min_buffer_size=150,  # no update yet: the parameters are those that acted
+)
+
+
+class Hallway(gymnasium.Env):
+    """Shows numbers that never come again; episodes of 3 to 9 steps, which are ended or cut off."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(3, 10))
+        return self._look(), {}
+
+    def step(self, action):
+        self._left -= 1
+        over = self._left == 0
+        return self._look(), 1.0, over and bool(self.np_random.integers(2)), over, {}
+
+    def _look(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+def trained(algorithm, env, config, steps):
+    made = find(algorithm)(config)
+    source = resolve(env)
+    setting = Setting(made, source.spec, 3, MEMBERS, ENVS)
+    trainer = make_trainer(setting, source, 0)
+    trainer.advance(steps)
+    return trainer
+
+
+def senses_of(trainer, member):
+    policy = jax.tree.map(lambda x: x[member], trainer.policy())
+    return policy[0].senses
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    ("algorithm", "env", "loop"),
+    [
+        ("sac", Hallway, HostTrainer),
+        ("td3", "jax:Pendulum-P-v1", DeviceTrainer),
+        ("ddqn", CartPole(max_steps=11), DeviceTrainer),
+        ("mpo", "CartPole-v1", HostTrainer),
+    ],
+)
+def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
+    config = find(algorithm).config_class(**REPLAY, memory=memory)
+    trainer = trained(algorithm, env, config, 45)
+    assert isinstance(trainer, loop) and trainer.position.updates == 0
+    resets = compared = 0
+    for member in range(MEMBERS):
+        kept = jax.tree.map(lambda x, m=member: x[m], trainer.experience)
+        batch, place = film.sample(
+            kept, jax.random.PRNGKey(0), 64, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1)
+        )
+        history = batch.observation
+        memories = senses_of(trainer, member).memories(history)
+        starts = kept.memory.shape[1]
+        lane, start = place // starts, place % starts
+        for later in (1, 2):  # the memories before the next two starts were recorded as well
+            time = later * STRIDE
+            recorded = kept.memory[lane, (start + later) % starts]
+            again = jnp.where(history.first[:, time, None], 0.0, memories[:, time - 1])
+            slot = (start * STRIDE + time) % kept.storage.reward.shape[1]
+            real = np.asarray(kept.storage.step[lane, slot])
+            assert real.sum() > 20
+            np.testing.assert_allclose(recorded[real], again[real], atol=1e-5)
+            assert np.abs(recorded[real]).max() > 0.05
+            compared += real.sum()
+            resets += int(history.first[real, :time].sum())
+    assert compared > 100
+    if env != "jax:Pendulum-P-v1":  # whose episodes are longer than this
+        assert resets > 20
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("env", [Hallway, CartPole(max_steps=7)])
+def test_a_rollouts_memory_is_the_recorded_one(env, memory):
+    config = find("a2c").config_class(memory=memory, horizon=12, **SMALL, learning_rate=0.0)
+    trainer = trained("a2c", env, config, 37)
+    resets = 0
+    for member in range(MEMBERS):
+        kept = jax.tree.map(lambda x, m=member: x[m], trainer.experience)
+        steps = rollout.trajectory(kept, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1))
+        steps = steps._replace(last=steps.last | ~steps.valid)
+        before, after = histories(steps)
+        senses = senses_of(trainer, member)
+        memories = senses.memories(before)  # [envs, time, memory]
+        recorded = np.roll(np.asarray(kept.memory), -int(kept.cursor), axis=0)
+        first = np.asarray(before.first)
+        for time in range(1, 12):
+            again = np.where(first[:, time, None], 0.0, memories[:, time - 1])
+            np.testing.assert_allclose(recorded[time], again, atol=1e-5)
+        # What is asked about the step after is one more step of the cell, resets or not.
+        ahead = senses.cell(memories, steps.next_observation.swapaxes(0, 1))
+        wanted = senses.cell.features(ahead).reshape(-1, SMALL["memory_size"])
+        np.testing.assert_allclose(senses(after), wanted, atol=1e-5)
+        resets += first.sum()
+    assert resets > 3
+
+
+def test_no_gradient_goes_through_the_burn_in():
+    config = us.SAC.algorithm_class.config_class(**REPLAY, memory="gru")
+    trainer = trained("sac", Hallway, config, 45)
+    kept = jax.tree.map(lambda x: x[0], trainer.experience)
+    batch, _ = film.sample(
+        kept, jax.random.PRNGKey(1), 16, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1)
+    )
+    senses = senses_of(trainer, 0)
+
+    def total(observation):
+        history = jax.tree.map(lambda x: x, batch.observation)
+        object.__setattr__(history, "observation", observation)
+        return jnp.sum(senses(history) ** 2)
+
+    slope = jax.grad(total)(batch.observation.observation)
+    burn_in = batch.observation.burn_in
+    assert burn_in == 3 and not slope[:, :burn_in].any() and slope[:, burn_in].any()
