@@ -249,7 +249,7 @@ def test_specs_and_settings_that_make_no_sense_are_refused():
     for spec, words in [
         (Spec(SPEC.observation, Discrete(3)), "needs continuous"),
         (Spec(SPEC.observation, infinite), "bounded"),
-        (Spec(ArraySpec((8, 8, 3), "uint8"), SPEC.action), "vector observations"),
+        (Spec(ArraySpec((8, 8, 3)), SPEC.action), "supports vectors of floats"),
     ]:
         with pytest.raises(EnvironmentError, match=words):
             algorithm.check(spec)
