@@ -3,7 +3,6 @@
 python tests/contracts/test_docs.py     writes the algorithms' tables anew
 """
 
-import dataclasses
 import re
 import runpy
 from pathlib import Path
@@ -43,13 +42,16 @@ def shortened(code: str) -> str:
 
 
 def settings_table(config_class: Any) -> str:
-    from understudy.algorithms.settings import field_docs
+    from understudy.algorithms.settings import by_topic, field_docs
 
-    docs, rows = field_docs(config_class), ["| field | default | |", "|---|---|---|"]
-    for field in dataclasses.fields(config_class):
-        rows.append(
+    docs, rows = field_docs(config_class), []
+    for topic, fields in by_topic(config_class).items():
+        rows += [f"\n{topic.capitalize()}:\n"] if topic else []
+        rows += ["| field | default | |", "|---|---|---|"]
+        rows += [
             f"| `{field.name}` | {shown(field.default)} | {' '.join(docs[field.name].split())} |"
-        )
+            for field in fields
+        ]
     return "\n".join(rows)
 
 

@@ -1,23 +1,26 @@
 """The settings of what an agent sees and remembers, which all algorithms share."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from understudy.algorithms.settings import Config, setting
+
+sense = partial(setting, topic="seeing and remembering")
 
 
 @dataclass(frozen=True)
 class PerceptionConfig(Config):
     """The settings of what an agent sees and remembers, which all algorithms share. Abstract."""
 
-    encoder: str = setting("auto", choices=("auto", "nature", "impala", "small"))
+    encoder: str = sense("auto", choices=("auto", "nature", "impala", "small"))
     """What sees images; auto is nature from 36×36 pixels on, small below."""
-    encoder_features: int | None = setting(None, at_least=1)
+    encoder_features: int | None = sense(None, at_least=1)
     """Features that come of an image (default: nature 512, impala 256, small 128)."""
-    frame_stack: int = setting(1, at_least=1)
+    frame_stack: int = sense(1, at_least=1)
     """Newest images that make one observation; replay keeps each of them once."""
-    memory: str | None = setting(None, choices=("gru", "lstm"))
+    memory: str | None = sense(None, choices=("gru", "lstm"))
     """The cell that remembers what was seen before; none by default."""
-    memory_size: int = setting(128, at_least=1)
+    memory_size: int = sense(128, at_least=1)
     """Features that such a cell has."""
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from understudy.algorithms.base import Replay
-from understudy.algorithms.perception import PerceptionConfig
+from understudy.algorithms.perception import PerceptionConfig, sense
 from understudy.algorithms.settings import setting
 from understudy.math.curves import Schedule, linear
 from understudy.types import Sequences
@@ -70,21 +70,21 @@ class ReplayConfig(PerceptionConfig):
     """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
     the run."""
 
-    share_encoder: bool = setting(True)
+    share_encoder: bool = sense(True)
     """Let the actor see and remember by the critics' encoder (of images) and memory."""
-    actor_trains_encoder: bool = setting(False)
+    actor_trains_encoder: bool = sense(False)
     """Let the actor's gradient, too, into what it shares with the critics."""
-    random_shift: int = setting(0, at_least=0)
+    random_shift: int = sense(0, at_least=0)
     """Pixels by which sampled images are moved at random, as augmentation; 0 is off."""
-    sequence_length: int = setting(16, at_least=1)
+    sequence_length: int = sense(16, at_least=1)
     """With memory: steps of a sampled sequence that are learned from (batch_size counts
     sequences then)."""
-    burn_in: int = setting(8, at_least=0)
+    burn_in: int = sense(8, at_least=0)
     """With memory: steps before them that only bring the stored memory up to date."""
-    sequence_stride: int | None = setting(None, at_least=1)
+    sequence_stride: int | None = sense(None, at_least=1)
     """With memory: steps from one stored sequence to the next; below sequence_length they overlap
     (default: half of it)."""
-    priority_mix: float = setting(0.9, at_least=0.0, at_most=1.0)
+    priority_mix: float = sense(0.9, at_least=0.0, at_most=1.0)
     """With memory: a sequence's priority is this share of its largest error and the rest of its
     mean one."""
 

@@ -31,10 +31,21 @@ def setting(
     above: int | float | None = None,
     choices: tuple[str, ...] | None = None,
     moving: bool = False,
+    topic: str = "",
 ) -> Any:
-    """A config field with its bounds. `moving` fields can be scheduled and changed live."""
+    """A config field with its bounds. `moving` fields can be scheduled and changed live; those of
+    a topic are listed together."""
     rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
-    return dataclasses.field(default=default, metadata={**rules, "moving": moving})
+    told = {"moving": moving, "topic": topic}
+    return dataclasses.field(default=default, metadata={**rules, **told})
+
+
+def by_topic(config_class: type) -> dict[str, list[dataclasses.Field]]:
+    """The fields of a config in the order in which people read them: those of no topic first."""
+    topics: dict[str, list[dataclasses.Field]] = {"": []}
+    for field in dataclasses.fields(config_class):
+        topics.setdefault(field.metadata["topic"], []).append(field)
+    return topics
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

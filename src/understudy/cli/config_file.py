@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.algorithms import Algorithm, available
-from understudy.algorithms.settings import Config, nearest
+from understudy.algorithms.settings import Config, by_topic, nearest
 from understudy.cli.plan import Plan, RunSettings, Wishes
 from understudy.errors import ConfigError
 
@@ -96,7 +96,9 @@ def text(plan: Plan) -> str:
     lines = [f"algorithm = {_spelt(plan.algorithm.name)}", f"env = {_spelt(plan.env)}"]
     for table, settings in (("run", plan.run), (plan.algorithm.name, plan.config)):
         lines += ["", f"[{table}]"]
-        lines += [f"{name} = {_spelt(getattr(settings, name))}" for name in _names(type(settings))]
+        for topic, fields in by_topic(type(settings)).items():
+            lines += [f"# {topic}"] if topic else []
+            lines += [f"{field.name} = {_spelt(getattr(settings, field.name))}" for field in fields]
     return "\n".join(lines) + "\n"
 
 

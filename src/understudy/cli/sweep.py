@@ -11,7 +11,14 @@ from understudy.algorithms import available, find
 from understudy.algorithms.settings import Config
 from understudy.cli.parsing import Parser, count, device_of
 from understudy.cli.plan import Plan, RunSettings, Wishes, make_plan, takes_a_list, tidied
-from understudy.cli.train import DEFAULT_ALGORITHM, add_fields, given, value_of, words_of
+from understudy.cli.train import (
+    DEFAULT_ALGORITHM,
+    add_fields,
+    add_settings,
+    given,
+    value_of,
+    words_of,
+)
 from understudy.errors import ConfigError
 from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.in_one_program import CSV, PICTURE
@@ -39,7 +46,7 @@ def parser(arguments: list[str]) -> Parser:
     result.refused = algorithm.config_class.refused
     add = result.add_argument
     add("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
-    add("env", metavar="ENV", help='a Gymnasium id, or "jax:ID"')
+    add("env", metavar="ENV", help='a Gymnasium id, "jax:ID" or "atari:GAME"')
     group = result.add_argument_group("the sweep")
     add = group.add_argument
     add("--vary", action="append", default=[], metavar="FIELD=VALUES",
@@ -55,7 +62,7 @@ def parser(arguments: list[str]) -> Parser:
     add("--quiet", action="store_true", help="no progress bar")
     add_fields(group, RunSettings, "run", RUN_FLAGS)
     title = f"settings of {algorithm.name.upper()} that do not vary"
-    add_fields(result.add_argument_group(title), algorithm.config_class, "config")
+    add_settings(result, title, algorithm.config_class)
     return result
 
 

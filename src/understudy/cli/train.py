@@ -10,7 +10,7 @@ from typing import Any
 
 from understudy.agent import Agent, agent_class
 from understudy.algorithms import Algorithm, available, find
-from understudy.algorithms.settings import Config, field_docs
+from understudy.algorithms.settings import Config, by_topic, field_docs
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, device_of, show
 from understudy.cli.plan import (
@@ -54,8 +54,8 @@ def parser(arguments: list[str]) -> Parser:
     add = result.add_argument
     add("algorithm", nargs="?", metavar="ALGO",
         help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip
-    add("env", nargs="?", metavar="ENV",
-        help=f'a Gymnasium id, or "jax:ID" (default: {DEFAULT_ENVIRONMENT})')  # fmt: skip
+    names = 'a Gymnasium id, "jax:ID" or "atari:GAME"'
+    add("env", nargs="?", metavar="ENV", help=f"{names} (default: {DEFAULT_ENVIRONMENT})")
     group = result.add_argument_group("the run")
     add = group.add_argument
     add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
@@ -63,8 +63,7 @@ def parser(arguments: list[str]) -> Parser:
     add("--print-config", action="store_true", help="print what would run as such a file")
     add("--quiet", action="store_true", help="no progress bar")
     add_fields(group, RunSettings, "run")
-    title = f"settings of {algorithm.name.upper()}"
-    add_fields(result.add_argument_group(title), algorithm.config_class, "config")
+    add_settings(result, f"settings of {algorithm.name.upper()}", algorithm.config_class)
     return result
 
 
@@ -78,6 +77,13 @@ def words_of(arguments: list[str]) -> list[str]:
         else:
             value = argument.startswith("--") and "=" not in argument and argument not in SWITCHES
     return words
+
+
+def add_settings(parser: Parser, title: str, config_class: type[Config]) -> None:
+    """A flag for every field of an algorithm's config, in a group for every topic."""
+    for topic, fields in by_topic(config_class).items():
+        group = parser.add_argument_group(title + f": {topic}" * bool(topic))
+        add_fields(group, config_class, "config", [field.name for field in fields])
 
 
 def add_fields(

@@ -5,7 +5,7 @@ escaped.
 """
 
 import base64
-import dataclasses
+import itertools
 import os
 import re
 import shlex
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from understudy.algorithms import available
-from understudy.algorithms.settings import field_docs
+from understudy.algorithms.settings import by_topic, field_docs
 from understudy.errors import ConfigError
 from understudy.math.statistics import iqm, stratified_bootstrap_interval
 from understudy.runs.charts import small_chart, wide_chart
@@ -280,9 +280,11 @@ def _settings(run: Run) -> str:
     if algorithm is not None:
         kind = algorithm.config_class
         docs = field_docs(kind)
-        defaults = {field.name: field.default for field in dataclasses.fields(kind)}  # type: ignore
-    rows = []
-    for name, value in run.about.get("config", {}).items():
+        fields = itertools.chain.from_iterable(by_topic(kind).values())
+        defaults = {field.name: field.default for field in fields}
+    rows, config = [], run.about.get("config", {})
+    for name in sorted(config, key=[*defaults, *config].index):
+        value = config[name]
         changed = name in defaults and _shown(value) != _shown(defaults[name])
         mark = ' class="marked"' if changed else ""
         note = f" <small>default {escape(_shown(defaults[name]))}</small>" if changed else ""
