@@ -17,6 +17,7 @@ CONFIGS = {
 }
 QUICK = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1)
 STEADY = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1, checkpoint_every=40)
+STEPS, STOP = 240, 120
 
 
 class Walk(gymnasium.Env):
@@ -78,3 +79,16 @@ def stopped_and_resumed(agent, directory, steps, *, until, env=None, **training)
     loaded = us.load(directory / "stopped", env=env)
     loaded.train(steps - until, progress=False, run=QUICK)
     return loaded
+
+
+def compare(tmp_path, kind, env, *, again=None, schedules=None, **settings):
+    """A whole run against one that was stopped half-way, in the middle of an episode."""
+    whole = make(kind, env, **settings)
+    whole.train(STEPS, progress=False, run=QUICK, schedules=schedules)
+    resumed = stopped_and_resumed(
+        make(kind, env, **settings), tmp_path, STEPS, until=STOP, env=again, schedules=schedules
+    )
+    assert_same_to_the_bit(whole, resumed, tmp_path)
+    assert whole.evaluate(2) == resumed.evaluate(2)
+    whole.close()
+    resumed.close()

@@ -1,7 +1,7 @@
 """Fault 30: a run that was stopped and resumed is the run that was never stopped, to the bit."""
 
 import pytest
-from resume_cases import QUICK, Walk, assert_same_to_the_bit, make, stopped_and_resumed
+from resume_cases import Walk, compare
 
 import understudy as us
 
@@ -24,19 +24,6 @@ EVERYWHERE = [
     ),
     *((kind, env) for kind in DISCRETE for env in (f"jax:{CART}", CART)),
 ]
-STEPS, STOP = 240, 120
-
-
-def compare(tmp_path, kind, env, *, again=None, schedules=None, **settings):
-    whole = make(kind, env, **settings)
-    whole.train(STEPS, progress=False, run=QUICK, schedules=schedules)
-    resumed = stopped_and_resumed(
-        make(kind, env, **settings), tmp_path, STEPS, until=STOP, env=again, schedules=schedules
-    )
-    assert_same_to_the_bit(whole, resumed, tmp_path)
-    assert whole.evaluate(2) == resumed.evaluate(2)
-    whole.close()
-    resumed.close()
 
 
 @pytest.mark.fault(30, "a stopped and resumed run equals the uninterrupted one to the bit")

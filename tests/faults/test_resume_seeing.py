@@ -1,0 +1,54 @@
+"""Fault 30 for agents that see images and dicts, choose several things and remember: a run that
+was stopped in the middle of an episode is the run that was never stopped, to the bit."""
+
+import pytest
+from resume_cases import compare
+from seeing_cases import Both, Picture, Switches
+
+MEMORY = dict(memory_size=4, sequence_length=4, burn_in=2)
+PRIORITISED = dict(prioritised=True, n_step=2)
+PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
+
+
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+@pytest.mark.fault(30, "memory goes on in the middle of an episode")
+@pytest.mark.parametrize(
+    ("kind", "env", "settings"),
+    [
+        ("SAC", PENDULUM, MEMORY | dict(memory="gru")),
+        ("SAC", f"jax:{PENDULUM}", MEMORY | dict(memory="gru")),
+        ("A2C", f"jax:{CART}", dict(memory="lstm", memory_size=4)),
+        ("DDQN", CART, MEMORY | PRIORITISED | dict(memory="lstm", num_envs=2)),
+        slow("A2C", CART, dict(memory="lstm", memory_size=4, num_envs=3)),
+        slow("DDQN", f"jax:{CART}", MEMORY | PRIORITISED | dict(memory="gru")),
+        slow("DDPG", PENDULUM, MEMORY | dict(memory="gru")),
+        slow("TD3", f"jax:{PENDULUM}", MEMORY | dict(memory="lstm", num_seeds=2)),
+        slow("MPO", PENDULUM, MEMORY | dict(memory="gru")),
+    ],
+    ids=str,
+)
+def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
+    compare(tmp_path, kind, env, **settings)
+
+
+@pytest.mark.fault(30, "pictures, stacks of them, dicts and several choices at once")
+@pytest.mark.parametrize(
+    ("kind", "env", "settings"),
+    [
+        ("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
+        ("TD3", Both, dict(encoder_features=8)),
+        ("DDQN", Switches, {}),
+        slow("A2C", Picture, dict(frame_stack=3, encoder_features=8, num_envs=2)),
+        slow("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
+        slow("SAC", Both, MEMORY | dict(memory="lstm", encoder_features=8, num_envs=2)),
+        slow("A2C", Switches, {}),
+    ],
+    ids=str,
+)
+def test_what_is_seen_goes_on_to_the_bit(tmp_path, kind, env, settings):
+    plain = settings if kind != "A2C" else settings | dict(normalise_observations=False)
+    plain = plain if kind != "TD3" else plain | dict(normalise_observations=False)
+    compare(tmp_path, kind, env, again=env, **plain)
