@@ -97,6 +97,48 @@ def test_a_native_environment_is_played_by_its_twin(tmp_path, monkeypatch):
     assert record_episode(lambda observation: 1, "jax:Pendulum-v1", tmp_path / "film.gif") == LENGTH
 
 
+def test_an_agent_that_remembers_is_given_its_memory(tmp_path):
+    def act(observation, memory=0):
+        return memory, memory + 1
+
+    reward = record_episode(act, "Lamp-v0", tmp_path / "film.gif")
+    assert reward == sum(range(LENGTH))
+
+
+def test_hidden_entries_are_hidden_from_the_twin_too(tmp_path):
+    pytest.importorskip("pygame")
+    seen = []
+
+    def act(observation):
+        seen.append(observation)
+        return 0
+
+    record_episode(act, "jax:CartPole-P-v1", tmp_path / "film.gif", seed=5, max_steps=1)
+    whole, _ = gymnasium.make("CartPole-v1").reset(seed=5)
+    np.testing.assert_array_equal(seen[0], whole[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("env", "shape"),
+    [("atari:Pong", (2, 84, 84)), ("jax:MinAtar-Breakout-v1", (2, 10, 10, 4))],
+)
+def test_games_are_filmed_as_they_are_seen(tmp_path, env, shape):
+    pytest.importorskip("ale_py" if "atari" in env else "minatar")
+    seen = []
+
+    def act(observation):
+        seen.append(observation)
+        return 1
+
+    record_episode(act, env, tmp_path / "film.mp4", max_steps=5, frames=2)
+    assert [observation.shape for observation in seen] == [shape] * 5
+    assert not (seen[0][1] != seen[1][0]).any()  # the older frame of the next stack
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", tmp_path / "film.mp4"]
+    about = subprocess.run(command, capture_output=True).stderr.decode()
+    assert ("160x210, " if "atari" in env else "320x320, ") in about
+    assert ("15 fps" if "atari" in env else "10 fps") in about
+
+
 @pytest.mark.parametrize(
     ("env", "out", "kind", "problem"),
     [

@@ -72,5 +72,6 @@ def film(agent: Agent, out: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen
-    score = record_episode(agent.act, agent.env_name, out)
+    frames = agent.spec.observation.frames
+    score = record_episode(agent.act, agent.env_name, out, frames=frames)
     return f"video           {out} (an episode with return {compact(score)})"

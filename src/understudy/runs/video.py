@@ -7,36 +7,54 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import gymnasium
 import numpy as np
 
+from understudy.envs.ale import AtariSettings
 from understudy.envs.make import gymnasium_factory
+from understudy.envs.stacked import Stacked
 from understudy.errors import ConfigError, EnvironmentError
 
 GIF_FRAMES_PER_SECOND = 25  # viewers slow down what is faster
+PIXELS_PER_CELL = 32  # of games that are ten cells wide
+COLOURS = (
+    *((80, 160, 255), (255, 255, 255), (120, 120, 120), (255, 120, 80), (120, 220, 120)),
+    *((255, 220, 80), (200, 120, 255), (80, 220, 220), (255, 120, 200), (160, 120, 80)),
+)
 
 
 def record_episode(
-    act: Callable[[Any], Any], env_id: str, out: Path | str, seed: int = 0, max_steps: int = 1000
+    act: Callable[..., Any],
+    env_id: str,
+    out: Path | str,
+    seed: int = 0,
+    max_steps: int = 5_000,
+    frames: int = 1,
 ) -> float:
     """Plays one episode with `act(observation) -> action`, films it into `out` (.mp4 or .gif)
-    and returns its return. A native environment is played by its Gymnasium twin."""
+    and returns its return. A native environment is played by its Gymnasium twin.
+
+    `act` may also be of an agent that remembers: what it answers beside the action it is given
+    with the next observation. It sees the last `frames` images at once."""
     out = Path(out)
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"{out}: a video ends in .mp4 or .gif")
     for package in ("imageio", "imageio_ffmpeg"):
         _need(package)
     env = _make(env_id)
+    env = Stacked(env, frames) if frames > 1 else env
     try:
         observation, _ = env.reset(seed=seed)
         first = _frame(env, env_id)  # what cannot be drawn is known before a file is begun
-        total = 0.0
+        total, memory = 0.0, ()
         with _film(out, int(env.metadata.get("render_fps") or 30)) as add:
             add(first)
             for _ in range(max_steps):
-                observation, reward, terminated, truncated, _ = env.step(act(observation))
+                answer = act(observation, *memory)
+                action, *memory = answer if isinstance(answer, tuple) else (answer,)
+                observation, reward, terminated, truncated, _ = env.step(action)
                 total += float(reward)
                 add(_frame(env, env_id))
                 if terminated or truncated:
@@ -48,16 +66,54 @@ def record_episode(
 
 
 def _make(env_id: str) -> gymnasium.Env:
-    name = env_id.removeprefix("jax:")
-    if name != env_id and name not in gymnasium.registry:
-        raise EnvironmentError(f"{env_id} cannot be drawn: Gymnasium has no {name}")
-    gymnasium_factory(name)  # refuses an unknown id with the nearest one
+    """One that can be drawn."""
+    name, keep = env_id, None
+    if env_id.startswith("jax:"):
+        name, keep = _twin(env_id)
+    factory = gymnasium_factory(name)  # refuses an unknown name with the nearest one
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters is whether a frame comes out
-            return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
+            if isinstance(factory, AtariSettings):
+                env = factory.for_evaluation()()
+                env.unwrapped.render_mode = "rgb_array"
+                env.metadata = env.metadata | {"render_fps": 60 // factory.frame_skip}
+            elif name.startswith("MinAtar/"):
+                env = _Coloured(factory())
+            else:
+                env = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
     except Exception as error:
         raise _cannot_draw(env_id, error) from error
+    if keep is None:
+        return env
+    return gymnasium.wrappers.TransformObservation(env, lambda seen: seen[[*keep]], None)
+
+
+def _twin(env_id: str) -> tuple[str, tuple[int, ...] | None]:
+    """Gymnasium's name for the same environment; of one that hides entries, those it shows."""
+    name = env_id.removeprefix("jax:")
+    native = importlib.import_module("understudy.envs.native").NATIVE  # imports JAX
+    keep = getattr(native[name](), "keep", None) if name in native else None
+    twin = name.replace("-P-v", "-v") if keep else name.replace("MinAtar-", "MinAtar/")
+    if twin not in gymnasium.registry and "/" not in twin:
+        raise EnvironmentError(f"{env_id} cannot be drawn: Gymnasium has no {twin}")
+    return twin, keep
+
+
+@final
+class _Coloured(gymnasium.Wrapper):
+    """Draws the planes of a game of MinAtar, whose own drawing needs one more package."""
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self.metadata = {"render_fps": 10}
+
+    def render(self) -> Any:
+        planes = self.env.unwrapped.game.state()  # type: ignore[attr-defined]
+        picture = np.zeros((*planes.shape[:2], 3), np.uint8)
+        for plane, colour in zip(np.moveaxis(planes, -1, 0), COLOURS, strict=False):
+            picture[plane] = colour
+        return picture.repeat(PIXELS_PER_CELL, axis=0).repeat(PIXELS_PER_CELL, axis=1)
 
 
 def _frame(env: gymnasium.Env, env_id: str) -> np.ndarray:
@@ -76,8 +132,9 @@ def _frame(env: gymnasium.Env, env_id: str) -> np.ndarray:
 
 def _cannot_draw(env_id: str, error: Exception) -> EnvironmentError:
     """Gymnasium's own words say which package is missing and how to install it."""
-    entry_point = str(gymnasium.spec(env_id.removeprefix("jax:")).entry_point)
-    hint = "; without a screen, set MUJOCO_GL=egl" if "mujoco" in entry_point else ""
+    known = gymnasium.registry.get(env_id)
+    simulated = known is not None and "mujoco" in str(known.entry_point)
+    hint = "; without a screen, set MUJOCO_GL=egl" if simulated else ""
     words = " ".join(str(error).split())
     return EnvironmentError(f"{env_id} cannot be drawn: {type(error).__name__}: {words}{hint}")
 
