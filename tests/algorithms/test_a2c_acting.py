@@ -143,7 +143,7 @@ def test_presets_are_good_settings(name):
 def test_specs_that_cannot_be_learned_are_refused():
     for spec in SPECS.values():
         A2C().check(spec)  # an unbounded Box too
-    image = Spec(ArraySpec((8, 8, 3), "uint8"), Discrete(2))
+    image = Spec(ArraySpec((8, 8, 3)), Discrete(2))
     with pytest.raises(EnvironmentError, match="A2C supports vectors of floats"):
         A2C().check(image)
     noisy = A2C(A2CConfig(state_dependent_exploration=True))

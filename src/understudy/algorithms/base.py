@@ -56,6 +56,7 @@ class Replay:
     priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
     random_shift: int = 0  # pixels
     sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
+    storage: str = "auto"  # where it is kept: device, host or disk
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,27 @@
 """The settings that all algorithms with a replay ring share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from understudy.algorithms.base import Replay
 from understudy.algorithms.perception import PerceptionConfig, sense
 from understudy.algorithms.settings import setting
 from understudy.math.curves import Schedule, linear
 from understudy.types import Sequences
+
+# For networks that remember: a batch is 512 steps in 32 sequences, drawn after every fourth step.
+REMEMBERING: Mapping[str, Any] = dict(
+    memory="gru",
+    memory_size=64,
+    hidden_sizes=(64,),
+    learning_rate=1e-3,
+    batch_size=32,
+    buffer_size=100_000,
+    start_steps=1_000,
+    updates_per_step=0.25,
+    update_every=4,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,8 @@ class ReplayConfig(PerceptionConfig):
     """Updates between two target updates."""
     buffer_size: int = setting(1_000_000, at_least=1)
     """Transitions the replay ring holds."""
+    replay_storage: str = setting("auto", choices=("auto", "device", "host", "disk"))
+    """Where replay is kept; auto is the first of device, host memory and disk that can hold it."""
     batch_size: int = setting(256, at_least=1)
     """Transitions per update."""
     n_step: int = setting(1, at_least=1)
@@ -90,6 +107,11 @@ class ReplayConfig(PerceptionConfig):
 
     def contradictions(self) -> list[str]:
         problems = []
+        if self.prioritised and self.replay_storage in ("host", "disk"):
+            problems.append(
+                "prioritised replay is kept on the device: replay_storage must be auto or device, "
+                f"got {self.replay_storage!r}"
+            )
         if self.memory is not None:
             needed = self.burn_in + self.sequence_length + self.n_step
             if needed >= self.buffer_size:
@@ -141,6 +163,7 @@ class ReplayConfig(PerceptionConfig):
             priority_mix=self.priority_mix,
             random_shift=self.random_shift,
             sequences=self._sequences() if self.memory else None,
+            storage=self.replay_storage,
         )
 
     def _sequences(self) -> Sequences:

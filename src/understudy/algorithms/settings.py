@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 import numbers
+import re
 import textwrap
 import types
 import typing
@@ -139,9 +140,10 @@ class Config:
     def for_environment(cls, environment: str | None) -> tuple[Any, str]:
         """The preset for an environment id and its name; the defaults where there is none."""
         name = (environment or "").removeprefix("jax:")
-        if name not in cls.presets:  # of another version, perhaps
-            stem = name.rpartition("-v")[0]
-            name = next((known for known in cls.presets if known.startswith(f"{stem}-v")), "")
+        if name not in cls.presets:  # of another version, perhaps, or of a whole family
+            stem, family = name.rpartition("-v")[0], re.split("[-:/]", name)[0]
+            others = (known for known in cls.presets if known.startswith(f"{stem}-v"))
+            name = next(others, family if family in cls.presets else "")
         return (cls(**cls.presets[name]), name) if name else (cls(), "defaults")
 
 

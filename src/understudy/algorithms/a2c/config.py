@@ -88,6 +88,25 @@ class A2CConfig(PerceptionConfig):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CartPole-v1": dict(anneal_learning_rate=True),
+        # Positions alone are small numbers, and their differences smaller still.
+        "CartPole-P-v1": dict(
+            memory="gru",
+            memory_size=64,
+            hidden_sizes=(64,),
+            horizon=8,
+            normalise_observations=True,
+        ),
+        "Recall-v0": dict(
+            memory="gru",
+            memory_size=64,
+            hidden_sizes=(64,),
+            share_encoder=True,
+            horizon=22,
+            optimiser="adam",
+            learning_rate=1e-3,
+            gae_lambda=0.95,
+            entropy_coeff=0.01,
+        ),
         "Acrobot-v1": dict(normalise_observations=True, normalise_rewards=True),
         "Pendulum-v1": dict(
             learning_rate=1.5e-3,

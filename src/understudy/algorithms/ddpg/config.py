@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of Tianshou's benchmark, and of RL Baselines3 Zoo; sources in docs/presets.md.
@@ -50,6 +50,7 @@ class DDPGConfig(ReplayConfig):
             exploration_noise=0.7,
             noise_theta=0.08,
         ),
+        "Pendulum-P-v1": REMEMBERING,
         "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TIANSHOU),
         **dict.fromkeys(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 from understudy.math.curves import Schedule, exponential, linear
 from understudy.types import ConfigError
@@ -53,6 +53,53 @@ class DDQNConfig(ReplayConfig):
             tau=0.01,
             target_update_interval=1,
             final_epsilon=0.01,
+        ),
+        "CartPole-P-v1": dict(
+            REMEMBERING,
+            normalise_observations=True,
+            anneal_learning_rate=True,
+            n_step=3,
+            tau=0.01,
+            target_update_interval=1,
+            final_epsilon=0.01,
+        ),
+        "Recall-v0": dict(
+            REMEMBERING,
+            sequence_length=32,
+            burn_in=0,
+            tau=0.01,
+            target_update_interval=1,
+        ),
+        # Nature's network on four frames; three steps summed and a smaller memory than the paper's
+        # make half a million steps enough for a first game (docs/presets.md).
+        "atari": dict(
+            frame_stack=4,
+            hidden_sizes=(),
+            learning_rate=1e-4,
+            batch_size=32,
+            buffer_size=100_000,
+            n_step=3,
+            start_steps=10_000,
+            min_buffer_size=10_000,
+            updates_per_step=0.25,
+            update_every=4,
+            target_update_interval=500,
+            epsilon_decay_steps=100_000,
+            final_epsilon=0.01,
+        ),
+        "MinAtar": dict(
+            hidden_sizes=(),
+            learning_rate=2.5e-4,
+            batch_size=64,
+            buffer_size=100_000,
+            n_step=3,
+            start_steps=5_000,
+            min_buffer_size=5_000,
+            updates_per_step=0.25,
+            update_every=8,
+            target_update_interval=500,
+            epsilon_decay_steps=100_000,
+            final_epsilon=0.05,
         ),
         "Acrobot-v1": dict(
             hidden_sizes=(64, 64),

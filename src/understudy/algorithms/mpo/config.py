@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # What each dual variable holds: the setting of its bound.
@@ -93,6 +93,9 @@ class MPOConfig(ReplayConfig):
             n_step=1,
             kl_mean_constraint=5e-3,
             kl_var_constraint=1e-5,
+        ),
+        "Pendulum-P-v1": dict(
+            REMEMBERING, tau=0.01, n_step=1, kl_mean_constraint=5e-3, kl_var_constraint=1e-5
         ),
         "CartPole-v1": dict(
             hidden_sizes=(64, 64),

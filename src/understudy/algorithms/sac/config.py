@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of RL Baselines3 Zoo; sources in docs/presets.md.
@@ -49,6 +49,7 @@ class SACConfig(ReplayConfig):
             start_steps=500,
             min_buffer_size=500,
         ),
+        "Pendulum-P-v1": REMEMBERING,
         "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
         # A fixed temperature is steadier here (Tianshou's benchmark).
         "Hopper-v5": dict(_ZOO, learning_rate=1e-3, entropy_coeff=0.2),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import ReplayConfig
+from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of the authors' repository, and of RL Baselines3 Zoo; sources in docs/presets.md.
@@ -45,6 +45,7 @@ class TD3Config(ReplayConfig):
             start_steps=1_000,
             min_buffer_size=1_000,
         ),
+        "Pendulum-P-v1": REMEMBERING,
         "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _AUTHORS),
         **dict.fromkeys(
