@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Appetite, Memory, Replay
 from understudy.experience import Film, Ring, Rollout, film, ring, rollout
-from understudy.experience.film import sequence_errors
+from understudy.experience.drawn import Drawn, sequence_errors, to_batch
 from understudy.experience.ring import Priorities, revise
 from understudy.nets.augment import random_shift
 from understudy.nets.senses import without
@@ -26,12 +26,12 @@ def on_film(appetite: Appetite, spec: Spec) -> bool:
     return isinstance(appetite, Replay) and (pictures or appetite.sequences is not None)
 
 
-def size_in_bytes(appetite: Appetite, spec: Spec, lanes: int) -> int:
-    """What `create` will allocate."""
+def size_in_bytes(appetite: Appetite, spec: Spec, lanes: int, on_host: bool = False) -> int:
+    """What `create` will allocate, or a film on the host."""
     if not isinstance(appetite, Replay):
         return rollout.size_in_bytes(spec, appetite.horizon, lanes, appetite.memory)
     size, prioritised = appetite.buffer_size, appetite.priority_exponent is not None
-    if on_film(appetite, spec):
+    if on_host or on_film(appetite, spec):
         return film.size_in_bytes(spec, size, lanes, prioritised, appetite.sequences)
     return ring.size_in_bytes(spec, size, lanes, prioritised)
 
@@ -102,15 +102,21 @@ def revised(
 
 
 def draw(
-    algorithm: Algorithm, state: Any, experience: Experience, key: Key
+    algorithm: Algorithm, state: Any, experience: Experience | Drawn, key: Key
 ) -> tuple[Any, Int32[Array, " batch"] | None]:
-    """A batch, prepared; and where its rows lie in the ring, if it came from one."""
+    """A batch, prepared; and where its rows lie in the ring, if it came from one. What the host
+    has drawn is a batch already, but for its sums."""
     gamma, reward_scale = state.hyper["gamma"], state.hyper["reward_scale"]
     if isinstance(experience, Rollout):
         steps = rollout.trajectory(experience, gamma=gamma, reward_scale=reward_scale)
         return algorithm.prepare(state, steps), None
     appetite = algorithm.appetite
     assert isinstance(appetite, Replay)
+    if isinstance(experience, Drawn):
+        batch = to_batch(experience, gamma=gamma, reward_scale=reward_scale)
+        if appetite.random_shift:
+            batch = shifted(batch, experience.stack, appetite.random_shift, key)
+        return algorithm.prepare(state, batch), None
     container: Any = film if isinstance(experience, Film) else ring
     batch, place = container.sample(
         experience,

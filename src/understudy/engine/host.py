@@ -12,7 +12,7 @@ Rollouts must be the present policy's own: a complete one is handed over, in one
 acting, and acting waits for the update.
 """
 
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from jaxtyping import Array
 from understudy.algorithms.base import Memory, Rollout
 from understudy.engine.actions import initial_memory, uniform_actions
 from understudy.engine.feeding import Experience
+from understudy.engine.keeping import EVERYWHERE, HostReplay, choose, is_of_host, make
 from understudy.engine.learning import Learning
 from understudy.engine.members import ACTING, member_keys, over_members
 from understudy.engine.open_episodes import EpisodeTally, OpenActions
@@ -45,6 +46,8 @@ MOST_LOOKS = 5_000  # about half a millisecond
 @final
 class HostTrainer(Trainer):
     """Trains K members on K × N Gymnasium environments."""
+
+    places: ClassVar[tuple[str, ...]] = EVERYWHERE
 
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
@@ -151,16 +154,24 @@ class HostTrainer(Trainer):
         self.learning.learner = learner
 
     @property
-    def experience(self) -> Experience:
+    def experience(self) -> Experience | HostReplay:
         return self.learning.experience
 
     @experience.setter
-    def experience(self, experience: Experience) -> None:
+    def experience(self, experience: Experience | HostReplay) -> None:
         self.learning.experience = experience
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
         self.learning.restart_counting(self.position.updates)
+
+    def _put_world_back(self, world: Named) -> None:
+        """Kept where it was, even if there would be more, or less, room elsewhere by now."""
+        on_host = is_of_host(part_of(world, "experience"))
+        if on_host != isinstance(self.experience, HostReplay):
+            place = choose(self.setting, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
+            self.experience = make(self.setting, place)
+        super()._put_world_back(world)
 
     def _name_acting(self) -> Named:
         named = {"key": to_host(self._act_key), **under("tally", self._tally.named())}

@@ -22,9 +22,11 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
 from understudy.engine.feeding import Experience, add, fill, with_priorities
+from understudy.engine.keeping import HostReplay
 from understudy.engine.members import over_members
 from understudy.engine.packing import Parcel
 from understudy.engine.updates import Learner, move, observe, observe_all, updates
+from understudy.experience.drawn import Drawn
 from understudy.types import Transition, Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
@@ -166,7 +168,7 @@ class Learning:
         algorithm: Algorithm,
         parcel: Parcel,
         learner: Learner,
-        experience: Experience,
+        experience: Experience | HostReplay,
         accelerated: bool | None = None,
     ):
         """`accelerated` is found out from where the learner is, unless given."""
@@ -182,59 +184,73 @@ class Learning:
         self.learner, self.experience = learner, experience
         self._period = algorithm.due_period
         self.restart_counting(0)
-        members = len(learner.state.key)
+        self._parcel, members = parcel, len(learner.state.key)
+        self._observes = any(part is not None for part in learner.state.running)
 
-        def one(
-            learner: Learner, experience: Experience, block: Array, index: Array, moved: Tree,
-            call: Call,
-        ):  # fmt: skip
-            values = {name: moved[place] for place, name in enumerate(call.moving)}
-            learner = move(learner, values)
-            report = parcel.unpack(block)
-            step = Transition(**{name: report[name] for name in Transition._fields})
-            memory = report.get("memory")
-            if block.ndim == 2:
-                experience = add(experience, step, report["valid"], memory)
-                learner = observe(algorithm, learner, step, report["valid"])
-            else:  # [time, envs, bytes]
-                experience = fill(experience, step, report["valid"], memory)
-                learner = observe_all(algorithm, learner, step, report["valid"])
-            if call.count:
-                first = index if call.phase is None else call.phase
-                learner, priorities = updates(algorithm, learner, experience, first, call.count)
-                experience = with_priorities(experience, priorities)
-            return learner, experience
+        def compiled(one: Any, donated: tuple[int, ...]) -> Any:
+            def learn(
+                packed: Tree, given: Tree, block: Tree, index: Array, moved: Tree, call: Call
+            ):  # fmt: skip
+                lifted = over_members(partial(one, algorithm, parcel, call), members, shared=(3,))
+                learner, left = lifted(self.form.unpack(packed), given, block, index, moved)
+                packed = self.form.pack(learner)
+                return packed, left, index + call.count, self.form.send_policy(packed)
 
-        def learn(
-            packed: Tree, experience: Experience, block: Array, index: Array, moved: Tree,
-            call: Call,
-        ):  # fmt: skip
-            lifted = over_members(partial(one, call=call), members, shared=(3,))
-            learner, experience = lifted(self.form.unpack(packed), experience, block, index, moved)
-            packed = self.form.pack(learner)
-            return packed, experience, index + call.count, self.form.send_policy(packed)
+            return jax.jit(learn, donate_argnums=donated, static_argnums=5)
 
-        self.program = jax.jit(learn, donate_argnums=(0, 1, 3), static_argnums=5)
+        self.program = compiled(_add_and_learn, (0, 1, 3))
+        self.program_of_drawn = compiled(_learn_drawn, (0, 3))
 
     def learn(
         self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
     ) -> None:
         """Add a packed step [K, N, bytes] (or several, [K, time, N, bytes]), move the
-        hyper-parameters named to the values [K, names], and do `count` updates; returns at once."""
+        hyper-parameters named to the values [K, names], and do `count` updates; returns at once,
+        or, where replay is on the host and there is no other thread, when it has drawn."""
         self._settle()
-        single = count == 1 and self._period <= MOST_PHASES
-        call = Call(count, self._done % self._period if single else None, moving)
-        self._done += count
+        on_host = isinstance(self._experience, HostReplay)
+        call = self._learn_from_host if on_host else self._learn_on_device
         if self._thread is None:
-            self._call(block, moved, call)
+            call(block, count, moving, moved)
         else:
-            self._pending = self._thread.submit(self._call, block, moved, call)
+            self._pending = self._thread.submit(call, block, count, moving, moved)
 
-    def _call(self, block: np.ndarray, moved: np.ndarray | None, call: Call) -> None:
-        self._packed, self._experience, self._index, sent = self.program(
-            self._packed, self._experience, block, self._index, moved, call
+    def _learn_on_device(
+        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+    ) -> None:
+        self._experience, sent = self._run(
+            self.program, self._experience, block, count, moving, moved
         )
         self._policy = self.form.receive_policy(sent, self._packed)
+
+    def _learn_from_host(
+        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+    ) -> None:
+        """The same, of replay that is on the host. The device is given the step only where it keeps
+        statistics of what was seen, and is left alone where there is nothing for it to do."""
+        replay: Any = self._experience
+        replay.add(self._parcel.read(block))
+        seen = block if self._observes else None
+        while count or seen is not None or moving:
+            drawn, now = replay.draw(self._done, count) if count else (None, 0)
+            # Drawing goes on beside the program before this one, but not further ahead of it.
+            jax.block_until_ready(self._index)
+            _, sent = self._run(self.program_of_drawn, drawn, seen, now, moving, moved)
+            count, seen, moving, moved = count - now, None, (), None
+            if not count:
+                self._policy = self.form.receive_policy(sent, self._packed)
+
+    def _run(
+        self, program: Any, given: Tree, block: np.ndarray | None, count: int,
+        moving: tuple[str, ...], moved: np.ndarray | None,
+    ) -> tuple[Any, Tree]:  # fmt: skip
+        single = count == 1 and self._period <= MOST_PHASES
+        call = Call(count, self._done % self._period if single else None, moving)
+        self._packed, left, self._index, sent = program(
+            self._packed, given, block, self._index, moved, call
+        )
+        self._done += count
+        return left, sent
 
     def policy(self) -> Tree:
         """What the act program takes: the policy after every update asked for so far."""
@@ -260,14 +276,15 @@ class Learning:
         self._policy = self.form.receive_policy(self._send(self._packed), self._packed)
 
     @property
-    def experience(self) -> Experience:
+    def experience(self) -> Experience | HostReplay:
         self._settle()
         return self._experience
 
     @experience.setter
-    def experience(self, experience: Experience) -> None:
+    def experience(self, experience: Experience | HostReplay) -> None:
         self._settle()
-        self._experience = jax.device_put(experience, self._device)
+        on_host = isinstance(experience, HostReplay)
+        self._experience = experience if on_host else jax.device_put(experience, self._device)
 
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""
@@ -279,6 +296,47 @@ class Learning:
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
+
+
+def _add_and_learn(
+    algorithm: Algorithm, parcel: Parcel, call: Call, learner: Learner, experience: Experience,
+    block: Array, index: Array, moved: Tree,
+) -> tuple[Learner, Experience]:  # fmt: skip
+    """One member's share of a call."""
+    learner = move(learner, {name: moved[place] for place, name in enumerate(call.moving)})
+    step, valid, memory = _reported(parcel, block)
+    if block.ndim == 2:
+        experience = add(experience, step, valid, memory)
+        learner = observe(algorithm, learner, step, valid)
+    else:  # [time, envs, bytes]
+        experience = fill(experience, step, valid, memory)
+        learner = observe_all(algorithm, learner, step, valid)
+    if call.count:
+        first = index if call.phase is None else call.phase
+        learner, priorities = updates(algorithm, learner, experience, first, call.count)
+        experience = with_priorities(experience, priorities)
+    return learner, experience
+
+
+def _learn_drawn(
+    algorithm: Algorithm, parcel: Parcel, call: Call, learner: Learner, drawn: Drawn | None,
+    block: Array | None, index: Array, moved: Tree,
+) -> tuple[Learner, None]:  # fmt: skip
+    """One member's share of a call, of what the host has added and drawn."""
+    learner = move(learner, {name: moved[place] for place, name in enumerate(call.moving)})
+    if block is not None:
+        step, valid, _ = _reported(parcel, block)
+        learner = observe(algorithm, learner, step, valid)
+    if drawn is not None:
+        first = index if call.phase is None else call.phase
+        learner, _ = updates(algorithm, learner, drawn, first, call.count)
+    return learner, None
+
+
+def _reported(parcel: Parcel, block: Array) -> tuple[Transition, Array, Array | None]:
+    report = parcel.unpack(block)
+    step = Transition(**{name: report[name] for name in Transition._fields})
+    return step, report["valid"], report.get("memory")
 
 
 def _can_pin(device: Any) -> bool:

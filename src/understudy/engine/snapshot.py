@@ -1,6 +1,8 @@
 """All of a run's arrays by name, on the host, and back again."""
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import jax
@@ -62,6 +64,29 @@ def name_leaves(tree: Tree) -> Named:
     if len(arrays) != len(named):
         raise CheckpointError("two arrays of the state have the same name: nothing was written")
     return arrays
+
+
+def copy_to_file(arrays: Named, directory: Path) -> Named:
+    """A copy of [members, lanes, ...] in a file there that has no name, and is gone with it: what
+    lies on a disk may be larger than memory. A full disk is an error here, and not later."""
+    copies, begin = {}, 0
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            for name, array in arrays.items():
+                if array.ndim < 3:
+                    copies[name] = to_host(array)
+                    continue
+                for lane in np.ndindex(array.shape[:2]):
+                    file.write(np.ascontiguousarray(array[lane]).data)
+                file.flush()
+                copies[name] = np.memmap(file, array.dtype, "r", offset=begin, shape=array.shape)
+                begin += array.nbytes
+    except OSError as problem:
+        raise CheckpointError(
+            f"a copy of replay, which a checkpoint is made from, does not go to {directory}: "
+            f"{problem.strerror}"
+        ) from problem
+    return copies
 
 
 def put_back(template: Tree, arrays: Named) -> Tree:

@@ -1,21 +1,22 @@
 """What the host loop and the device loop have in common: the face they show to a run."""
 
 import abc
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.algorithms.base import Algorithm, Rollout
+from understudy.algorithms.base import Rollout
 from understudy.engine.cadence import Cadence
-from understudy.engine.feeding import Experience, create, size_in_bytes
+from understudy.engine.feeding import Experience
+from understudy.engine.keeping import HostReplay, choose, make
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.movement import Movement, check_names, per_member
+from understudy.engine.setting import Setting as Setting
 from understudy.engine.snapshot import (
     Named,
     Position,
@@ -30,37 +31,20 @@ from understudy.engine.snapshot import (
 from understudy.engine.updates import Learner, Meter, begin, metric_names
 from understudy.experience import Rollout as StoredRollout
 from understudy.math.curves import Schedule
-from understudy.types import ConfigError, Spec, UnderstudyError
+from understudy.types import ConfigError, UnderstudyError
 
 LONGEST_ROW_OF_DISCARDS = 10
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a trainer is built from."""
-
-    algorithm: Algorithm
-    spec: Spec
-    seed: int
-    num_seeds: int
-    num_envs: int
-
-    def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.seed + self.num_seeds > 2**32:
-            raise ConfigError(f"seed must be below 2**32, got {self.seed}")
 
 
 class Trainer(abc.ABC):
     """Advances K members by iterations. Abstract; the final ones are the two loops."""
 
+    places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
     setting: Setting
     cadence: Cadence
     position: Position
     learner: Learner  # [members, ...]
-    experience: Experience  # [members, ...]
+    experience: Experience | HostReplay  # [members, ...]
     movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
 
@@ -136,13 +120,18 @@ class Trainer(abc.ABC):
     def _name_world(self) -> Named:
         """Experience, and what the loop itself adds to it."""
         experience = self.experience
-        rolled = isinstance(experience, StoredRollout)
-        named = name_leaves(experience) if rolled else name_ring(experience)
+        if isinstance(experience, HostReplay):
+            named = experience.named()
+        else:
+            rolled = isinstance(experience, StoredRollout)
+            named = name_leaves(experience) if rolled else name_ring(experience)
         return under("experience", named) | under("acting", self._name_acting())
 
     def _put_world_back(self, world: Named) -> None:
         arrays, experience = part_of(world, "experience"), self.experience
-        if isinstance(experience, StoredRollout):
+        if isinstance(experience, HostReplay):
+            experience.put_back(arrays)
+        elif isinstance(experience, StoredRollout):
             self.experience = put_back(experience, arrays)
         else:
             self.experience = put_ring_back(experience, arrays)
@@ -190,7 +179,7 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self) -> tuple[Learner, Experience]:
+    def _start(self) -> tuple[Learner, Experience | HostReplay]:
         """Initial states and no experience yet, with a member axis."""
         algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
         appetite, num_envs = algorithm.appetite, self.setting.num_envs
@@ -199,16 +188,14 @@ class Trainer(abc.ABC):
                 f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
                 f"into {appetite.minibatches} equal minibatches"
             )
-        check_memory(size_in_bytes(appetite, spec, num_envs) * members)
+        place = choose(self.setting, self.places)
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
         self._metric_names = metric_names(algorithm, spec, num_envs)
         initial = partial(begin, algorithm, spec, num_envs, len(self._metric_names))
         keys = member_keys(self.setting.seed, members, INITIALISATION)
         learner = jax.jit(jax.vmap(initial))(keys)
-        # A ring is too large to be made twice: the member axis is there from the beginning.
-        each = jax.vmap(lambda _: create(appetite, spec, num_envs))
-        return learner, jax.jit(lambda: each(jnp.arange(members)))()
+        return learner, make(self.setting, place)
 
 
 def learner_shapes(setting: Setting) -> Learner:
@@ -217,19 +204,3 @@ def learner_shapes(setting: Setting) -> Learner:
     initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
     keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
     return jax.eval_shape(jax.vmap(initial), keys)
-
-
-def check_memory(needed: int) -> None:
-    """Refuse, before allocating, a replay ring that cannot fit."""
-    device = jnp.zeros(()).devices().pop()
-    statistics = device.memory_stats() or {}
-    available = statistics.get("bytes_limit") or _host_memory()
-    if needed > available:
-        raise ConfigError(
-            f"the replay ring needs {needed / 2**30:.1f} GiB and {device.platform} has "
-            f"{available / 2**30:.1f} GiB: lower buffer_size (or the number of seeds)"
-        )
-
-
-def _host_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import Algorithm, Aux, Index, Replay
 from understudy.engine.feeding import Experience, create, draw, revised
 from understudy.experience import Film, Ring, Rollout
+from understudy.experience.drawn import Drawn
 from understudy.experience.ring import Priorities
 from understudy.types import Key, Metrics, Spec, Transition, Tree
 
@@ -91,12 +92,20 @@ def observe_all(
 
 
 def updates(
-    algorithm: Algorithm, learner: Learner, experience: Experience, first_index: Index, count: int
+    algorithm: Algorithm,
+    learner: Learner,
+    experience: Experience | Drawn,
+    first_index: Index,
+    count: int,
 ) -> tuple[Learner, Priorities | None]:
     """`count` updates in one program, and the priorities that follow from them. The stored steps
-    themselves never change here, and so are not among the results."""
+    themselves never change here, and so are not among the results.
+
+    What the host has drawn has an axis of `count`."""
     if isinstance(experience, Rollout):
         return _learn_rollout(algorithm, learner, experience, first_index, count), None
+    if isinstance(experience, Drawn):
+        return _learn_drawn(algorithm, learner, experience, first_index, count), None
     if count == 1:
         return _learn_batch(algorithm, learner, experience, first_index)
 
@@ -119,6 +128,22 @@ def _learn_batch(
     appetite = algorithm.appetite
     assert isinstance(appetite, Replay) and place is not None
     return learner, revised(appetite, experience, place, aux.priorities, batch.weight, good)
+
+
+def _learn_drawn(
+    algorithm: Algorithm, learner: Learner, drawn: Drawn, first_index: Index, count: int
+) -> Learner:
+    """`count` updates from what was drawn for each."""
+
+    def one(learner: Learner, given: tuple[Drawn, Index]) -> tuple[Learner, None]:
+        key, shift_key, update_key = jax.random.split(learner.state.key, 3)
+        batch, _ = draw(algorithm, learner.state, given[0], shift_key)
+        return _guarded(algorithm, learner, batch, key, update_key, given[1])[0], None
+
+    if count == 1:
+        return one(learner, (jax.tree.map(lambda x: x[0], drawn), first_index))[0]
+    indices = first_index + jnp.arange(count, dtype=jnp.int32)
+    return jax.lax.scan(one, learner, (drawn, indices))[0]
 
 
 def _learn_rollout(

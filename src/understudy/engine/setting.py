@@ -1,0 +1,24 @@
+"""What a trainer is built from."""
+
+from dataclasses import dataclass
+
+from understudy.algorithms.base import Algorithm
+from understudy.types import ConfigError, Spec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a trainer is built from."""
+
+    algorithm: Algorithm
+    spec: Spec
+    seed: int
+    num_seeds: int
+    num_envs: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.seed + self.num_seeds > 2**32:
+            raise ConfigError(f"seed must be below 2**32, got {self.seed}")
