@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def test_the_files_are_what_safetensors_reads(saved):
 
     with safe_open(saved / LEARNER, "np") as file:
         assert_same({name: file.get_tensor(name) for name in file.keys()}, arrays())  # noqa: SIM118
+
+
+def test_large_arrays_stay_in_their_file(tmp_path, monkeypatch):
+    """Replay may be larger than memory. The file may go, and is not written to."""
+    given = {"odd": np.ones(3, bool), "seen": np.arange(60, dtype=np.uint8).reshape(3, 20)}
+    given |= {"a": np.arange(40.0), "zero": np.zeros((0, 9))}
+    place = checkpoint.write(tmp_path / "a", {"learner": given}, {})
+    before = (place / LEARNER).read_bytes()
+    monkeypatch.setattr(checkpoint, "LARGEST_READ", 50)
+    found = checkpoint.read(place).groups["learner"]
+    assert {name for name, array in found.items() if isinstance(array, np.memmap)} == {"a", "seen"}
+    assert_same(found, given)
+    found["seen"][:] = 0
+    assert (place / LEARNER).read_bytes() == before
+    shutil.rmtree(place)
+    np.testing.assert_array_equal(found["a"], given["a"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

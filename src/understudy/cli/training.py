@@ -1,10 +1,11 @@
 """A run as the terminal sees it: its first line, its end, and how to go on."""
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 from understudy.agent import Agent
 from understudy.cli.parsing import hint, quoted
@@ -37,7 +38,7 @@ def run(
     to do next."""
     # At once: it may be hours to the next line, and a reader of one line may leave after it.
     print(f"{agent.name} on {agent.env_name}, {start}\nrun directory   {run_dir}", flush=True)
-    with _saying_how_to_go_on(run_dir, total), contextlib.closing(agent):
+    with _saying_how_to_go_on(run_dir, total), contextlib.closing(agent), _saying_what_is_large():
         summary = agent.train(
             total - agent.steps, run=config, run_dir=run_dir, logger=loggers, progress=progress
         )
@@ -63,6 +64,29 @@ def spoken(result: dict[str, Any], agent: Agent) -> str:
         f"return over {over}: {compact(result['mean'])} ± {compact(result['std'])}, "
         f"IQM {compact(result['iqm'])}, 95 % interval {low} … {high}"
     )
+
+
+@final
+class _Lines(logging.Handler):
+    """Prints "replay: 6.6 GiB" in the columns of the other lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name, _, rest = record.getMessage().partition(": ")
+        print(f"{name:15} {rest}", flush=True)
+
+
+@contextlib.contextmanager
+def _saying_what_is_large() -> Iterator[None]:
+    """How large replay is and where it is kept, before it is made."""
+    log, lines = logging.getLogger("understudy.engine.replay"), _Lines()
+    before = log.level
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(before)
 
 
 @contextlib.contextmanager

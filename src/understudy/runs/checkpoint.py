@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as parse_safetensors
+from safetensors import SafetensorError, safe_open
 
 from understudy.errors import CheckpointError
 
@@ -28,6 +27,7 @@ MANIFEST = "checkpoint.json"
 GROUPS = ("learner", "world")
 DIRECTORY, BEST = "checkpoints", "best"  # in a run directory
 LARGEST_MANIFEST = 2**24  # bytes
+LARGEST_READ = 2**26  # bytes of an array; a larger one stays in its file
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -177,15 +177,41 @@ def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
     try:
         if path.stat().st_size != entry["bytes"]:
             raise CheckpointError(f"{path} is damaged: it is not as long as it was written")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+    if digest != entry["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
     try:
-        return parse_safetensors(data)
-    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        with safe_open(path, framework="numpy") as stored:
+            header, start = _read_header(path)
+            large = _map_large(path, header, start)
+            return large | {name: stored.get_tensor(name) for name in header.keys() - large.keys()}
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What is where, after how many bytes."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _map_large(path: Path, header: Mapping[str, Any], start: int) -> dict[str, np.ndarray]:
+    """The arrays that memory may not hold, as pages of the file. It may be removed meanwhile, and
+    stays as it is if somebody writes to them."""
+    kinds, arrays = {kind: dtype for dtype, kind in _DTYPES.items()}, {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype, offset = np.dtype(kinds[entry["dtype"]]), start + begin
+        if end - begin > LARGEST_READ and offset % dtype.itemsize == 0:
+            shape = tuple(entry["shape"])
+            arrays[name] = np.memmap(path, dtype, "c", offset=offset, shape=shape)
+    return arrays
 
 
 def _read_manifest(place: Path) -> dict[str, Any]:
