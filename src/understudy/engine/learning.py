@@ -7,6 +7,8 @@ of which SAC has 59, and 150 µs for a small transfer; the update itself takes 1
 - the learner crosses packed into one vector per dtype,
 - the program leaves the new policy in the host's own (pinned) memory,
 - a thread makes the call while the environments step, and acting happens on the host.
+
+Where the host keeps replay, steps are added and batches drawn by whoever makes the call.
 """
 
 import abc
