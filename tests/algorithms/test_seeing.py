@@ -1,0 +1,210 @@
+"""Encoders that actor and critics share or do not share, of the library's or of the user's own."""
+
+from functools import cache
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algorithm_cases import KEY, close, same
+from gymnasium import spaces
+
+import understudy as us
+from understudy.algorithms import find
+from understudy.algorithms.sac import losses
+from understudy.math.densities import row_normals
+from understudy.nets import Networks
+from understudy.nets.senses import Borrowed, lend, with_senses
+from understudy.types import ArraySpec, Batch, Continuous, Spec
+
+SPEC = Spec(ArraySpec((6, 6), "uint8"), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
+SMALL = dict(hidden_sizes=(4,), activation="tanh", encoder_features=5)
+WITH_ACTORS = ("ddpg", "td3", "sac", "mpo")
+TINY = dict(hidden_sizes=(8,), batch_size=8, buffer_size=64, start_steps=10, min_buffer_size=16)
+QUIET = dict(progress=False, run=us.RunConfig(log_every=40, evaluation_episodes=1))
+
+
+class Room(gymnasium.Env):
+    """A picture beside a vector, both at random."""
+
+    observation_space = spaces.Dict(
+        camera=spaces.Box(0, 255, (6, 6), np.uint8), speed=spaces.Box(-9.0, 9.0, (2,), np.float32)
+    )
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self._seen(), float(action[0]), False, self.time == 9, {}
+
+    def _seen(self):
+        speed = self.np_random.normal(size=2).astype(np.float32)
+        return {"camera": self.np_random.integers(0, 256, (6, 6), np.uint8), "speed": speed}
+
+
+def batch_of_pictures(size=5):
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    def pictures():
+        return jnp.asarray(rng.integers(0, 256, (size, 6, 6)), jnp.uint8)
+
+    rewards, discounts = normal(size), jnp.full(size, 0.9)
+    weights, rows = jnp.ones(size), jnp.arange(size, dtype=jnp.int32)
+    action = jnp.tanh(normal(size, 2))
+    return Batch(pictures(), action, rewards, discounts, pictures(), weights, rows)
+
+
+def bold(actor, batch, key):
+    """A term that depends on all that the actor does."""
+    return 3.0 * jnp.sum(jnp.sin(actor.mode(batch.observation))), {}
+
+
+@cache
+def gradients_of(name, addons=(), **settings):
+    algorithm = find(name)
+    made = algorithm(algorithm.config_class(**SMALL, **settings), loss_addons=addons)
+    state = made.init(SPEC, KEY)
+    return state, jax.jit(made.gradients)(state, batch_of_pictures(), KEY, made.due(0))[0]
+
+
+@pytest.mark.parametrize("name", WITH_ACTORS)
+def test_the_actors_gradient_stays_out_of_a_shared_encoder(name):
+    state, plain = gradients_of(name)
+    _, moved = gradients_of(name, (bold,))
+    assert isinstance(state.actor.senses, Borrowed)
+    close(plain.critic, moved.critic, 1e-6)
+    assert not same(plain.actor, moved.actor)
+
+
+@pytest.mark.parametrize("name", WITH_ACTORS)
+def test_the_actors_gradient_goes_into_it_where_that_is_asked_for(name):
+    state, plain = gradients_of(name, actor_trains_encoder=True)
+    _, moved = gradients_of(name, (bold,), actor_trains_encoder=True)
+    batch = batch_of_pictures()
+
+    def alone(senses):
+        return bold(with_senses(state.actor, senses), batch, KEY)[0]
+
+    wanted = jax.grad(alone)(state.critic.senses)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted)) > 1e-2
+    added = jax.tree.map(jnp.subtract, moved.critic.senses, plain.critic.senses)
+    close(added, wanted, 1e-4)
+    close(plain.critic.members, moved.critic.members, 1e-6)
+
+
+def test_both_gradients_are_summed():
+    """SAC's, each by itself."""
+    state, both = gradients_of("sac", actor_trains_encoder=True)
+    batch, coeff = batch_of_pictures(), jnp.exp(state.temperature)
+    noise = row_normals(jax.random.split(KEY, 3)[0], batch.row, 4)
+    actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
+    actor = lend(state.actor, state.critic)
+    target = losses.critic_target(actor, state.target_critic, batch, coeff, target_noise)
+    of_critics = jax.grad(lambda c: losses.critic_loss(c, batch, target)[0])(state.critic).senses
+
+    def actor_loss(senses):
+        seeing = with_senses(state.actor, senses)
+        return losses.actor_loss(seeing, state.critic, batch, coeff, actor_noise)[0]
+
+    of_actor = jax.grad(actor_loss)(state.critic.senses)
+    close(both.critic.senses, jax.tree.map(jnp.add, of_critics, of_actor), 1e-4)
+    close(gradients_of("sac")[1].critic.senses, of_critics, 1e-4)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(of_actor)) > 1e-3
+
+
+@pytest.mark.parametrize("name", WITH_ACTORS)
+def test_separate_encoders_begin_and_learn_by_themselves(name):
+    state, plain = gradients_of(name, share_encoder=False)
+    _, moved = gradients_of(name, (bold,), share_encoder=False)
+    for ours, theirs in zip(*map(weights, (state.actor.senses, state.critic.senses)), strict=True):
+        assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
+    close(plain.critic, moved.critic, 1e-6)
+    assert not same(plain.actor.senses, moved.actor.senses)
+
+
+def weights(tree):
+    """Without biases, which begin at zero."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if leaf.ndim > 1]
+
+
+def changed(agent, steps):
+    """Whether each array of the critics' senses has moved after some training."""
+    before = agent.get_weights()["critic"].senses
+    agent.train(steps, **QUIET)
+    after = agent.get_weights()["critic"].senses
+    agent.close()
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return [bool((one != other).any()) for one, other in pairs]
+
+
+@pytest.mark.parametrize("settings", [{}, dict(memory="gru", sequence_length=4, burn_in=2)])
+def test_the_entries_of_a_dict_are_learned_from_together(settings):
+    config = us.TD3Config(**TINY, encoder_features=4, memory_size=4, **settings)
+    agent = us.TD3(Room, config)
+    moved = changed(agent, 40)
+    assert moved and all(moved)
+    seen, memory = Room().reset(seed=1)[0], (np.ones(4, np.float32),) if settings else ()
+
+    def act(**entries):
+        answer = agent.act(seen | entries, *memory)
+        return answer[0] if memory else answer
+
+    assert (act() != act(camera=255 - seen["camera"])).any()
+    assert (act() != act(speed=-seen["speed"])).any()
+
+
+class Own(eqx.Module):
+    """A user's encoder, of one picture or of the entries of a dict; not of arrays alone."""
+
+    layer: eqx.nn.Linear
+    activation: object
+
+    def __init__(self, spec, key):
+        self.layer = eqx.nn.Linear(38 if spec.parts else 36, 3, key=key)
+        self.activation = jax.nn.silu
+
+    def __call__(self, observation):
+        entries = observation if isinstance(observation, dict) else {"camera": observation}
+        assert entries["camera"].shape == (6, 6) and entries["camera"].dtype == jnp.uint8
+        flat = [entry.astype(jnp.float32).ravel() / 100.0 for entry in entries.values()]
+        return self.activation(self.layer(jnp.concatenate(flat)))
+
+
+def picture_alone():
+    return gymnasium.wrappers.TransformObservation(
+        Room(), lambda seen: seen["camera"], Room.observation_space["camera"]
+    )
+
+
+@pytest.mark.parametrize("env", [Room, picture_alone])
+def test_an_encoder_of_ones_own(tmp_path, env):
+    networks = Networks(encoder=Own)
+    agent = us.SAC(env, us.SACConfig(**TINY), networks=networks)
+    assert changed(agent, 40) == [True, True]  # its weight and its bias, and nothing else
+    agent.save(tmp_path / "own")
+    with pytest.raises(us.UnderstudyError, match="networks"):
+        us.load(tmp_path / "own", env=env)
+    again = us.load(tmp_path / "own", env=env, networks=networks)
+    seen = env().reset(seed=1)[0]
+    np.testing.assert_array_equal(again.act(seen), agent.act(seen))
+
+
+def test_an_addon_of_an_agent_that_remembers():
+    config = us.SACConfig(**TINY, memory="gru", memory_size=4, sequence_length=4, burn_in=2)
+    sizes = []
+    for coefficient in (0.0, 30.0):
+        penalty = us.action_penalty(coefficient)
+        agent = us.SAC("jax:Pendulum-v1", config, loss_addons=(penalty,))
+        agent.set(learning_rate=1e-2)
+        history = agent.train(120, **QUIET).history
+        sizes.append(history[-1]["train/addon/action_square"])
+    assert 0.0 < sizes[1] < 0.5 * sizes[0]
