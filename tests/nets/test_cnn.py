@@ -13,6 +13,7 @@ from understudy.nets.cnn import (
     NatureCNN,
     Residual,
     SmallCNN,
+    by_products,
     fitting,
     image_shape,
     max_pool,
@@ -184,3 +185,24 @@ def test_planes_of_yes_and_no_are_zeros_and_ones():
 def test_what_is_no_picture_is_named(shape, frames):
     with pytest.raises(ConfigError, match=r"a picture has the shape"):
         image_shape(shape, frames)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(8, 4), (4, 2), (3, 1), (3, 2), (1, 1), (5, 3)])
+def test_products_of_patches_are_the_convolution(kernel, stride):
+    """The form that accelerators take, with its gradient, where this machine takes the other."""
+    keys = jax.random.split(jax.random.PRNGKey(0), 3)
+    x = jax.random.normal(keys[0], (2, 13, 17, 3))
+    weight = jax.random.normal(keys[1], (kernel, kernel, 3, 5))
+
+    def library(x, weight):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, weight, (stride, stride), "VALID", dimension_numbers=layout
+        )
+
+    answer, pull = jax.vjp(library, x, weight)
+    ours, pull_ours = jax.vjp(lambda x, weight: by_products(x, weight, stride), x, weight)
+    np.testing.assert_allclose(ours, answer, atol=1e-4)
+    slope = jax.random.normal(keys[2], answer.shape)
+    for one, other in zip(pull_ours(slope), pull(slope), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)

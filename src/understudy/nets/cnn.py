@@ -6,6 +6,7 @@ which axis is which.
 """
 
 import math
+from functools import partial
 from typing import final
 
 import equinox as eqx
@@ -48,11 +49,48 @@ class Conv(eqx.Module):
         self.padding = padding
 
     def __call__(self, x: Float[Array, "rows H W inputs"]) -> Float[Array, "rows h w outputs"]:
-        layout = ("NHWC", "HWIO", "NHWC")
-        strides = (self.stride, self.stride)
-        return self.bias + jax.lax.conv_general_dilated(
-            x, self.weight, strides, self.padding, dimension_numbers=layout
+        stride, padding = self.stride, self.padding
+
+        def by_library(x: Array, weight: Array) -> Array:
+            layout = ("NHWC", "HWIO", "NHWC")
+            return jax.lax.conv_general_dilated(
+                x, weight, (stride, stride), padding, dimension_numbers=layout
+            )
+
+        if padding != "VALID":  # the patches of a padded picture would take nine times its room
+            return self.bias + by_library(x, self.weight)
+        # The gradient of Nature's network, 32 pictures, on an H200: 0.31 ms against 0.52, and of
+        # three members at once 0.53 against 1.24. On a CPU it is the other way round.
+        return self.bias + jax.lax.platform_dependent(
+            x, self.weight, cpu=by_library, default=partial(by_products, stride=stride)
         )
+
+
+def by_products(
+    x: Float[Array, "rows H W inputs"],
+    weight: Float[Array, "height width inputs outputs"],
+    stride: int,
+) -> Float[Array, "rows h w outputs"]:
+    """A convolution without padding as one product of all patches with the weights. Where the
+    stride divides the kernel, blocks of stride × stride pixels become channels first: patches are
+    then put together from few large pieces."""
+    rows, height, width, inputs = x.shape
+    kernel, outputs = weight.shape[0], weight.shape[-1]
+    high, wide = ((side - kernel) // stride + 1 for side in (height, width))
+    if stride > 1 and kernel % stride == 0:
+        block, kernel = stride, kernel // stride
+        down, across = high + kernel - 1, wide + kernel - 1
+        x = x[:, : down * block, : across * block]
+        x = x.reshape(rows, down, block, across, block, inputs).transpose(0, 1, 3, 2, 4, 5)
+        x = x.reshape(rows, down, across, block * block * inputs)
+        weight = weight.reshape(kernel, block, kernel, block, inputs, outputs)
+        weight, stride = weight.transpose(0, 2, 1, 3, 4, 5), 1
+    pieces = [
+        x[:, i : i + (high - 1) * stride + 1 : stride, j : j + (wide - 1) * stride + 1 : stride]
+        for i in range(kernel)
+        for j in range(kernel)
+    ]
+    return jnp.concatenate(pieces, axis=-1) @ weight.reshape(-1, outputs)
 
 
 @final
