@@ -62,6 +62,7 @@ def test_imports_follow_the_river():
 def test_the_import_contract_notices_a_wrong_import(tmp_path, importer, imported):
     rooms = [
         "errors",
+        "observing",
         "runner",
         "types",
         "math",

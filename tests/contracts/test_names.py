@@ -20,11 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "names.md"
 COLUMNS = ["their name", "here", "note"]
 
 # Where the things that are marked "later" will stand: once one is there, its rows are stale.
-LATER = {
-    "quality-diversity": "understudy.qd",
-    "cluster": "understudy.cluster",
-    "recurrence": "understudy.nets.recurrent",
-}
+LATER = {"quality-diversity": "understudy.qd", "cluster": "understudy.cluster"}
 
 EASILY_FORGOTTEN = {
     "prt_rl": """
@@ -102,17 +98,20 @@ def resolve(place: str) -> None:
 
 
 def _thing(path: str) -> Any:
-    """What a dotted path means: the longest prefix that is a module, then its attributes."""
-    parts = path.split(".")
-    depth = next((n for n in range(len(parts), 0, -1) if _is_module(parts[:n])), 0)
-    if not depth:
-        raise LookupError(f"no module {parts[0]}")
-    thing: Any = importlib.import_module(".".join(parts[:depth]))
-    for part in parts[depth:]:
-        declared = _declared(thing)
-        if not hasattr(thing, part) and part not in declared:
-            raise LookupError(f"{getattr(thing, '__name__', thing)} has no {part}")
-        thing = getattr(thing, part, declared.get(part))
+    """What a dotted path means to somebody who imports it: attributes go before modules, because
+    asking for a module by its path would hide a function of the same name."""
+    first, *others = path.split(".")
+    if not _is_module(first):
+        raise LookupError(f"no module {first}")
+    thing: Any = importlib.import_module(first)
+    for part in others:
+        name, declared = getattr(thing, "__name__", str(thing)), _declared(thing)
+        if hasattr(thing, part) or part in declared:
+            thing = getattr(thing, part, declared.get(part))
+        elif inspect.ismodule(thing) and _is_module(f"{name}.{part}"):
+            thing = importlib.import_module(f"{name}.{part}")
+        else:
+            raise LookupError(f"{name} has no {part}")
     return thing
 
 
@@ -126,9 +125,9 @@ def _declared(thing: Any) -> dict[str, Any]:
     return promises | {field.name: field for field in fields}
 
 
-def _is_module(parts: list[str]) -> bool:
+def _is_module(path: str) -> bool:
     try:
-        return importlib.util.find_spec(".".join(parts)) is not None
+        return importlib.util.find_spec(path) is not None
     except ModuleNotFoundError:  # a parent is missing, or is no package
         return False
 
