@@ -10,6 +10,7 @@ import pytest
 import understudy
 from understudy import SACConfig, TD3Config
 from understudy.algorithms import available
+from understudy.algorithms.perception import PerceptionConfig
 from understudy.algorithms.settings import field_docs
 from understudy.cli.parsing import show
 from understudy.cli.plan import RunSettings
@@ -163,6 +164,20 @@ def test_help_documents_every_field(run, name, config):
     for flag in ("--run", "--config", "--print-config", "--quiet"):
         assert f"  {flag} " in out
     assert "A flag goes before the file, the file before the environment's preset" in out
+
+
+@pytest.mark.parametrize("name", available())
+def test_settings_of_seeing_and_remembering_come_last(run, name):
+    late = {field.name for field in dataclasses.fields(PerceptionConfig)}
+    heading = f"settings of {name.upper()}: seeing and remembering:"
+    before, after = run("train", name, "--help")[1].split(heading)
+    for field in late:
+        flag = f"  --{field.replace('_', '-')} "
+        assert flag in after and flag not in before
+    assert "  --learning-rate " in before
+    env = "CartPole-v1" if name == "ddqn" else "Pendulum-v1"
+    settings = tomllib.loads(run("train", name, env, "--print-config")[1])[name]
+    assert [*settings].index("gamma") < min([*settings].index(field) for field in late)
 
 
 def test_help_of_the_other_commands(run):

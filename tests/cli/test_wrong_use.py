@@ -71,6 +71,22 @@ WRONG = {
     "report of nothing": ("report nowhere", "nowhere is no run directory"),
     "export of nothing": ("export nowhere policy.onnx", "no checkpoint in nowhere"),
     "export to nowhere": ("export nowhere", "FILE"),
+    "frames of no images": (
+        "train ddqn CartPole-v1 --frame-stack 4",
+        "frame_stack=4 is for images",
+    ),
+    "memory in parts": (
+        "train a2c CartPole-v1 --memory gru --minibatches 2",
+        "minibatches must be",
+    ),
+    "memory apart": ("train sac --memory gru --share-encoder false", "needs share_encoder"),
+    "memory": ("train sac --memory grru", "one of gru, lstm", "'gru'"),
+    "shifts of no images": ("train sac --random-shift 4", "random_shift is for images"),
+    "normalised images": (
+        "train ddqn jax:MinAtar-Breakout-v1 --normalise-observations true",
+        "normalise_observations is for vectors",
+    ),
+    "misspelt game": ("train ddqn atari:Pongg", 'no Atari game "Pongg"', '"atari:Pong"'),
     "list of what": ("list everything", "everything", "presets"),
 }
 

@@ -32,3 +32,5 @@ def _export(options: argparse.Namespace) -> None:
     print(f"policy          {path} ({agent.name} on {agent.env_name}, {agent.steps:,} steps)")
     call = "onnxruntime.InferenceSession" if path.suffix == ".onnx" else "understudy.runner.load"
     print(f'play it with    {call}("{path}")')
+    if agent.config.memory is not None:
+        print("it remembers    give back the memory it answers with, with the next observation")

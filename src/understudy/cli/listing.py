@@ -6,6 +6,8 @@ from understudy.algorithms import available
 from understudy.cli.parsing import Parser, show
 from understudy.envs.native import NATIVE
 
+GAMES = {"atari:GAME": "atari", "MinAtar/GAME-v1": "minatar"}  # registered when asked for
+
 
 def parser(arguments: list[str]) -> Parser:
     result = Parser(prog="understudy list", description="What there is.")
@@ -26,6 +28,8 @@ def _environments() -> None:
     for env in sorted(gymnasium.registry):
         if "/" not in env:
             print(env)
+    for env, extra in GAMES.items():
+        print(f"{env:24} such as {env.replace('GAME', 'Breakout')}; needs understudy[{extra}]")
 
 
 def _presets() -> None:
