@@ -152,7 +152,8 @@ class Spec:
         seen, done = tuples(stored["observation"]), tuples(stored["action"])
         seen["parts"] = tuple(Part(**tuples(part)) for part in seen.get("parts", ()))
         if "of" in done:
-            return cls(ArraySpec(**seen), Joint(**done | {"of": MultiDiscrete(**tuples(done["of"]))}))
+            several = MultiDiscrete(**tuples(done["of"]))
+            return cls(ArraySpec(**seen), Joint(done["n"], done["start"], several))
         kinds = {"n": Discrete, "choices": MultiDiscrete, "low": Continuous}
         action = next(kind for mark, kind in kinds.items() if mark in done)
         return cls(ArraySpec(**seen), action(**done))

@@ -16,7 +16,14 @@ PRESETS = [(name, env) for name, config in CONFIGS.items() for env in config.pre
 WALKERS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer")
 MUJOCO = (*WALKERS, "Reacher", "InvertedPendulum", "InvertedDoublePendulum")
 
+# Presets for all games of a kind -> some of them.
+FAMILIES = {
+    "atari": ("atari:Pong", "atari:SpaceInvaders"),
+    "MinAtar": ("MinAtar/Breakout-v1", "MinAtar/Seaquest-v0", "jax:MinAtar-Breakout-v1"),
+}
+
 presets = pytest.mark.parametrize(("name", "env"), PRESETS)
+tasks = pytest.mark.parametrize(("name", "env"), [p for p in PRESETS if p[1] not in FAMILIES])
 
 
 @presets
@@ -30,18 +37,29 @@ def test_a_preset_makes_a_config(name, env):
         assert getattr(made, field) == value
 
 
-@presets
+@tasks
 def test_its_environment_exists(name, env):
     assert env in gymnasium.registry or env in NATIVE
 
 
-@presets
+@tasks
 def test_it_serves_other_versions_and_the_native_environment(name, env):
     config_class = CONFIGS[name]
     stem, _, version = env.rpartition("-v")
     other = f"{stem}-v{int(version) + 7}"
     assert config_class.for_environment(other) == config_class.for_environment(env)
     assert config_class.for_environment(f"jax:{env}") == config_class.for_environment(env)
+
+
+@pytest.mark.parametrize(
+    ("family", "game"), [(kind, game) for kind, games in FAMILIES.items() for game in games]
+)
+def test_a_family_has_one_for_all_its_games(family, game):
+    config_class = CONFIGS["ddqn"]
+    assert config_class.for_environment(game) == (
+        config_class(**config_class.presets[family]),
+        family,
+    )
 
 
 @pytest.mark.parametrize("config_class", CONFIGS.values())
@@ -61,7 +79,7 @@ def rows() -> dict[tuple[str, str], str]:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].lower() in CONFIGS:
-            for env in re.findall(r"[A-Z]\w+-v\d", cells[1]):
+            for env in re.findall(r"[A-Z][\w-]+-v\d|atari|MinAtar", cells[1]):
                 assert (cells[0].lower(), env) not in found
                 found[cells[0].lower(), env] = cells[2]
     return found

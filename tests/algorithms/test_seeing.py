@@ -198,13 +198,19 @@ def test_an_encoder_of_ones_own(tmp_path, env):
     np.testing.assert_array_equal(again.act(seen), agent.act(seen))
 
 
-def test_an_addon_of_an_agent_that_remembers():
+def test_addons_of_an_agent_that_remembers():
     config = us.SACConfig(**TINY, memory="gru", memory_size=4, sequence_length=4, burn_in=2)
-    sizes = []
-    for coefficient in (0.0, 30.0):
-        penalty = us.action_penalty(coefficient)
-        agent = us.SAC("jax:Pendulum-v1", config, loss_addons=(penalty,))
+    learned = us.SAC("jax:Pendulum-v1", config, seed=1).get_weights()
+    teacher = jax.tree.map(lambda leaf: leaf[0], lend(learned["actor"], learned["critic"]))
+    with pytest.raises(us.UnderstudyError, match=r"give understudy\.nets\.lend"):
+        us.kl_to_reference(learned["actor"], 1.0)
+    sizes, distances = [], []
+    for penalty, nearness in ((0.0, 0.0), (30.0, 0.0), (0.0, 30.0)):
+        addons = (us.action_penalty(penalty), us.kl_to_reference(teacher, nearness))
+        agent = us.SAC("jax:Pendulum-v1", config, loss_addons=addons)
         agent.set(learning_rate=1e-2)
-        history = agent.train(120, **QUIET).history
-        sizes.append(history[-1]["train/addon/action_square"])
+        facts = agent.train(120, **QUIET).history[-1]
+        sizes.append(facts["train/addon/action_square"])
+        distances.append(facts["train/addon/reference_kl"])
     assert 0.0 < sizes[1] < 0.5 * sizes[0]
+    assert 0.0 < distances[2] < 0.5 * distances[0]

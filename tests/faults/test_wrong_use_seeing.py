@@ -84,6 +84,9 @@ def test_spaces_that_cannot_be_learned():
         r"DDQN .* 1,331 of them are too many \(at most 1,024\); A2C": lambda: us.DDQN(
             showing(VECTOR, spaces.MultiDiscrete([11] * 3))
         ),
+        "TD3 needs continuous .* are MultiDiscrete": lambda: us.TD3(
+            showing(VECTOR, spaces.MultiBinary(3))
+        ),
         "SAC .* 2,048 of them are too many": lambda: us.SAC(
             showing(VECTOR, spaces.MultiBinary(11))
         ),
@@ -120,20 +123,20 @@ def test_settings_that_do_not_fit():
 
 @pytest.mark.fault(16, "an encoder that cannot see such pictures, or gives no features")
 def test_encoders_that_do_not_fit():
-    picture = np.zeros((12, 12), np.uint8)
     small = spaces.Box(0, 255, (2, 2), np.uint8)
     problems = {
         "'nature' needs pictures of 36×36 or more, got 12×12: use 'small'": lambda: us.DDQN(
             Picture, us.DDQNConfig(encoder="nature", **REPLAY)
-        ).act(picture),
+        ),
         "needs pictures of .* or more, got 2×2": lambda: us.DDQN(
             showing(small), us.DDQNConfig(**REPLAY)
-        ).act(picture[:2, :2]),
-        r"an encoder must map an observation to \[features\], got \(.*2, 3\)": lambda: seeing(
-            (2, 3)
-        ).act(picture),
-        r"an encoder must map an observation to \[features\], got \(": lambda: seeing(()).act(
-            picture
+        ),
+        r"an encoder must map an observation to \[features\], got \(2, 3\)": lambda: seeing((2, 3)),
+        r"an encoder must map an observation to \[features\], got \(\)": lambda: seeing(()),
+        r"the encoder cannot see observations of shape \(12, 12\): .*dot": lambda: us.DDQN(
+            Picture,
+            us.DDQNConfig(**REPLAY),
+            networks=us.Networks(encoder=lambda spec, key: eqx.nn.Linear(3, 4, key=key)),
         ),
     }
     refused(problems, ConfigError)
@@ -150,6 +153,7 @@ def test_memories_that_do_not_fit():
         r"a memory here has shape \(8,\), got \(4,\)": lambda: remembering(memory="lstm").act(
             seen, np.zeros(4)
         ),
+        r"a memory here is an array of shape \(4,\): could not": lambda: agent.act(seen, "much"),
         r"has no memory: call act\(observation\)": lambda: forgetful.act(seen, np.zeros(4)),
     }
     refused(problems, EnvironmentError)

@@ -51,7 +51,12 @@ class Acting:
         if memory is None:
             return np.zeros((rows, self._width), np.float32)
         wanted = (self._width,) if single else (rows, self._width)
-        given = np.asarray(memory, np.float32)
+        try:
+            given = np.asarray(memory, np.float32)
+        except (TypeError, ValueError) as error:
+            raise EnvironmentError(
+                f"a memory here is an array of shape {wanted}: {error}"
+            ) from error
         if given.shape != wanted:
             raise EnvironmentError(f"a memory here has shape {wanted}, got {given.shape}")
         return given.reshape(rows, self._width)

@@ -14,8 +14,9 @@ from understudy.algorithms.base import LossAddon
 from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.math.divergences import categorical_kl
 from understudy.nets.heads import DeterministicActor, SquashedGaussianActor
+from understudy.nets.senses import Borrowed
 from understudy.nets.state_dependent import StateDependentActor, state_dependent_std
-from understudy.types import ConfigError, Key, Metrics, Scalar
+from understudy.types import ConfigError, Key, Metrics, Observation, Scalar
 
 
 def add_terms(
@@ -40,7 +41,13 @@ def add_terms(
 
 def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
     """Hold the policy near `reference`, an actor of the same kind, such as another agent's:
-    adds coefficient · KL(policy ‖ reference)."""
+    adds coefficient · KL(policy ‖ reference). One that sees or remembers by its critics' senses
+    is given them by `understudy.nets.lend(actor, critic)`."""
+    if isinstance(reference.senses, Borrowed):
+        raise ConfigError(
+            "kl_to_reference: this actor sees by its critics' encoder or memory; give "
+            "understudy.nets.lend(actor, critic)"
+        )
 
     def reference_kl(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:
         fixed = jax.lax.stop_gradient(_distribution(reference, batch.observation))
@@ -64,7 +71,9 @@ def action_penalty(coefficient: int | float) -> LossAddon:
     return action_magnitude
 
 
-def _distribution(actor: Any, observation: Array) -> Gaussian | Categorical | MultiCategorical:
+def _distribution(
+    actor: Any, observation: Observation
+) -> Gaussian | Categorical | MultiCategorical:
     """What the actor draws from; before tanh, where that follows: it leaves a KL as it is."""
     if isinstance(actor, DeterministicActor):
         raise ConfigError("kl_to_reference needs a policy that is random: this one is not")

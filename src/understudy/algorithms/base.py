@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from understudy.algorithms import running
 from understudy.algorithms.settings import Config
 from understudy.nets import Networks
-from understudy.nets.senses import look
+from understudy.nets.senses import look, make_senses
 from understudy.types import (
     ArraySpec,
     ConfigError,
@@ -142,6 +142,7 @@ class Algorithm(abc.ABC):
             return self.choose(policy, memory, observation, first, key, explore)
         # The first part of every policy is the network that acts.
         seen, hidden = look(policy[0], memory.hidden, observation, first)
+        assert hidden is not None
         action, noise, extras = self.choose(policy, memory.noise, seen, first, key, explore)
         return action, Memory(hidden, noise), extras
 
@@ -263,15 +264,19 @@ class Algorithm(abc.ABC):
             raise ConfigError(f"{name}: normalise_observations is for vectors, not for images")
         if getattr(config, "random_shift", 0) and not seen.is_image:
             raise ConfigError(f"{name}: random_shift is for images")
+        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        jax.eval_shape(lambda key: make_senses(seen, config, self.networks.encoder, key)[0], key)
 
     def adapt(self, spec: Spec) -> Spec:
         """The spec as this algorithm sees it: several choices at once become one, where it can
         make only one."""
         several = spec.action
-        if not isinstance(several, MultiDiscrete) or MultiDiscrete in self.supported_actions:
+        can = self.supported_actions
+        # What only a continuous action would fit stays as it is, for `check` to refuse.
+        if not isinstance(several, MultiDiscrete) or MultiDiscrete in can or Discrete not in can:
             return spec
         n = math.prod(several.choices)
-        if Discrete in self.supported_actions and n > MOST_JOINT_ACTIONS:
+        if n > MOST_JOINT_ACTIONS:
             raise EnvironmentError(
                 f"{self.name.upper()} makes one choice among all combinations, and {n:,} of them "
                 f"are too many (at most {MOST_JOINT_ACTIONS:,}); A2C chooses each by itself"

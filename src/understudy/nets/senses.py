@@ -14,12 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.nets.cells import GRU, LSTM
+from understudy.nets.cells import CELLS
 from understudy.nets.cnn import ENCODERS, fitting, image_shape, to_channels_last
 from understudy.nets.replaceable import arrays_only
 from understudy.types import ArraySpec, ConfigError, History, Key, Observation, Part
-
-CELLS = {"gru": GRU, "lstm": LSTM}
 
 ObservationEncoder = Callable[[ArraySpec, Key], Any]  # (spec, key) -> module of one observation
 
@@ -189,9 +187,19 @@ def make_senses(
     sight_key, cell_key = jax.random.split(key)
     sight = _make_sight(spec, config, encoder, sight_key)
     one = jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)
-    probe = jax.eval_shape(sight, one)
-    if len(probe.shape) != 2:
-        raise ConfigError(f"an encoder must map an observation to [features], got {probe.shape}")
+    try:
+        probe = jax.eval_shape(sight, one)
+    except Exception as error:
+        if encoder is None:
+            raise
+        words = " ".join(str(error).split())
+        raise ConfigError(
+            f"the encoder cannot see observations of shape {spec.shape}: "
+            f"{type(error).__name__}: {words}"
+        ) from error
+    if not isinstance(probe, jax.ShapeDtypeStruct) or len(probe.shape) != 2:
+        got = probe.shape[1:] if isinstance(probe, jax.ShapeDtypeStruct) else type(probe).__name__
+        raise ConfigError(f"an encoder must map an observation to [features], got {got}")
     if config.memory is not None:
         cell = CELLS[config.memory](probe.shape[1], config.memory_size, cell_key)
         return Senses(sight, cell), config.memory_size

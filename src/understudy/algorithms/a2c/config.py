@@ -85,6 +85,9 @@ class A2CConfig(PerceptionConfig):
     refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("prioritised", "buffer_size", "batch_size", "n_step", "start_steps", "updates_per_step"),
         "A2C learns from its newest rollout and keeps no replay",
+    ) | dict.fromkeys(
+        ("random_shift", "sequence_length", "burn_in", "sequence_stride", "replay_storage"),
+        "it is a matter of replay, and A2C learns from its newest rollout",
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CartPole-v1": dict(anneal_learning_rate=True),

@@ -57,7 +57,6 @@ class DDQNConfig(ReplayConfig):
         "CartPole-P-v1": dict(
             REMEMBERING,
             normalise_observations=True,
-            anneal_learning_rate=True,
             n_step=3,
             tau=0.01,
             target_update_interval=1,
@@ -141,6 +140,8 @@ class DDQNConfig(ReplayConfig):
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()
+        if self.actor_trains_encoder or not self.share_encoder:
+            problems.append("share_encoder and actor_trains_encoder: DDQN has no actor")
         if self.final_epsilon > self.initial_epsilon:
             problems.append(
                 f"final_epsilon {self.final_epsilon:g} is larger than "
