@@ -82,13 +82,16 @@ class A2CConfig(PerceptionConfig):
     noise_reset_interval: int | None = setting(None, at_least=1)
     """Steps that such a function is kept (default: horizon)."""
 
-    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("prioritised", "buffer_size", "batch_size", "n_step", "start_steps", "updates_per_step"),
-        "A2C learns from its newest rollout and keeps no replay",
-    ) | dict.fromkeys(
-        ("random_shift", "sequence_length", "burn_in", "sequence_stride", "replay_storage"),
-        "it is a matter of replay, and A2C learns from its newest rollout",
-    )
+    refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("prioritised", "buffer_size", "batch_size", "n_step", "start_steps"),
+            "A2C learns from its newest rollout and keeps no replay",
+        ),
+        **dict.fromkeys(
+            ("updates_per_step", "replay_storage", "random_shift", "sequence_length", "burn_in"),
+            "it is a matter of replay, and A2C learns from its newest rollout",
+        ),
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CartPole-v1": dict(anneal_learning_rate=True),
         # Positions alone are small numbers, and their differences smaller still.
