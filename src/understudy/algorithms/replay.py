@@ -11,13 +11,11 @@ from understudy.math.curves import Schedule, linear
 from understudy.types import Sequences
 
 # For networks that remember: a batch is 512 steps in 32 sequences, drawn after every fourth step.
-# What was learned comes and goes at a constant rate; the annealed one keeps it.
 REMEMBERING: Mapping[str, Any] = dict(
     memory="gru",
     memory_size=64,
     hidden_sizes=(64,),
     learning_rate=1e-3,
-    anneal_learning_rate=True,
     batch_size=32,
     buffer_size=100_000,
     start_steps=1_000,

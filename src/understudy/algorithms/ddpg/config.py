@@ -50,7 +50,8 @@ class DDPGConfig(ReplayConfig):
             exploration_noise=0.7,
             noise_theta=0.08,
         ),
-        "Pendulum-P-v1": REMEMBERING,
+        # What was learned comes and goes at a constant step size; one that falls keeps it.
+        "Pendulum-P-v1": dict(REMEMBERING, anneal_learning_rate=True),
         "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TIANSHOU),
         **dict.fromkeys(

@@ -56,7 +56,10 @@ class DDQNConfig(ReplayConfig):
         ),
         "CartPole-P-v1": dict(
             REMEMBERING,
+            layer_norm=True,
             normalise_observations=True,
+            learning_rate=5e-4,
+            anneal_learning_rate=True,
             n_step=3,
             tau=0.01,
             target_update_interval=1,
