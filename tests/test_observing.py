@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from understudy.envs.spaces import spec_of
 from understudy.errors import EnvironmentError
-from understudy.observing import Packer, flat
+from understudy.observing import Packer, castable, flat
 from understudy.types import ArraySpec, Part
 
 PICTURE = spaces.Box(0, 255, (3, 2), np.uint8)
@@ -189,3 +189,19 @@ def test_the_callers_arrays_are_neither_kept_nor_touched():
 def test_no_jax_is_imported():
     code = "import sys, understudy.observing; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "may"),
+    [
+        ("float64", "float32", True),
+        ("int64", "float32", True),
+        ("uint8", "uint8", True),
+        ("bool", "uint8", True),
+        ("uint16", "uint8", False),  # 300 would become 44
+        ("float32", "uint8", False),
+        ("int64", "bool", False),
+    ],
+)
+def test_what_may_be_cast(given, wanted, may):
+    assert castable(np.dtype(given), np.dtype(wanted)) is may

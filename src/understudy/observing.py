@@ -131,7 +131,7 @@ class Packer:
                 f"expected the {slot.called} to have shape {lead + slot.given}, got {value.shape}"
             )
         wanted = np.dtype(np.int64) if slot.choices else slot.dtype
-        if value.dtype != wanted and not np.can_cast(value.dtype, wanted, casting="same_kind"):
+        if value.dtype != wanted and not castable(value.dtype, wanted):
             raise EnvironmentError(
                 f"expected the {slot.called} to have dtype {wanted}, got {value.dtype}"
             )
@@ -151,6 +151,12 @@ class Packer:
             got = type(given[""]).__name__
             return EnvironmentError(f"expected a dict with the entries {names}, got {got}")
         return EnvironmentError(f'the observation has no entry "{slot.name}"; expected: {names}')
+
+
+def castable(given: np.dtype, wanted: np.dtype) -> bool:
+    """float64 may become float32; 0.5 may not become a byte, nor 300."""
+    fits = wanted.kind == "f" or given.itemsize <= wanted.itemsize
+    return fits and np.can_cast(given, wanted, casting="same_kind")
 
 
 def flat(observation: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from understudy.algorithms.sac import losses
 from understudy.math.densities import row_normals
 from understudy.nets import Networks
 from understudy.nets.senses import Borrowed, lend, with_senses
-from understudy.types import ArraySpec, Batch, Continuous, Spec
+from understudy.types import ArraySpec, Batch, Continuous, Discrete, Spec
 
 SPEC = Spec(ArraySpec((6, 6), "uint8"), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
 SMALL = dict(hidden_sizes=(4,), activation="tanh", encoder_features=5)
@@ -214,3 +214,12 @@ def test_addons_of_an_agent_that_remembers():
         distances.append(facts["train/addon/reference_kl"])
     assert 0.0 < sizes[1] < 0.5 * sizes[0]
     assert 0.0 < distances[2] < 0.5 * distances[0]
+
+
+def test_rows_that_are_no_steps_do_not_dilute_a_mean():
+    """Weights by hand: the largest becomes 1, then all are doubled, as half of the rows count."""
+    algorithm = find("ddqn")(us.DDQNConfig(hidden_sizes=(4,)))
+    spec = Spec(ArraySpec((6, 6), "uint8"), Discrete(2))
+    batch = batch_of_pictures(4)._replace(weight=jnp.array([4.0, 0.0, 2.0, 0.0]))
+    prepared = algorithm.prepare(algorithm.init(spec, KEY), batch)
+    assert prepared.weight.tolist() == [2.0, 0.0, 1.0, 0.0]

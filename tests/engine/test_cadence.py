@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from understudy.algorithms.base import Replay
 from understudy.engine.cadence import Cadence, next_multiple
+from understudy.types import Sequences
 
 
 def cadence(num_envs=1, **changes):
@@ -83,3 +84,14 @@ def test_steady_means_every_block_updates_and_nothing_is_random(start, length, u
 
 def test_next_multiple():
     assert [next_multiple(p, 10) for p in (0, 9, 10, 11)] == [10, 10, 20, 20]
+
+
+@given(num_envs=st.integers(1, 200), enough=st.integers(1, 500), stride=st.integers(1, 20))
+def test_learning_waits_for_a_whole_sequence(num_envs, enough, stride):
+    """However many environments share the steps that are asked for."""
+    parts = Sequences(burn_in=3, length=8, stride=stride, memory=4)
+    waiting = cadence(num_envs, min_buffer_size=enough, sequences=parts)
+    stored = waiting.first_learning_iteration + 1  # steps of each environment
+    starts = range(0, stored, stride)
+    assert any(start + parts.burn_in + parts.length <= stored for start in starts)
+    assert stored * num_envs >= enough

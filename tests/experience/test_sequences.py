@@ -90,8 +90,7 @@ def test_sequences_are_slices_of_what_happened(capacity, lanes, stack, parts, n_
             assert batch.action[row, 0] == (-seen.number if seen.step else 0.0)
             assert batch.reward[row] == pytest.approx(reward, rel=1e-5, abs=1e-5)
             assert batch.discount[row] == pytest.approx(discount, rel=1e-5)
-    share = len(is_step) / max(1, sum(is_step))
-    np.testing.assert_allclose(batch.weight, np.array(is_step) * share, rtol=1e-6)
+    np.testing.assert_allclose(batch.weight, np.array(is_step), rtol=1e-6)
     np.testing.assert_array_equal(batch.row, np.arange(len(is_step)))
 
 
@@ -114,7 +113,7 @@ def test_priorities_are_those_of_whole_sequences(capacity, lanes, stack, parts, 
     weight = batch.weight.reshape(64, -1)
     counts = weight > 0
     chance = leaves[place] / leaves.sum()
-    exact = 1 / (len(want) * chance) * counts.size / max(1, counts.sum())
+    exact = 1 / (len(want) * chance)
     np.testing.assert_allclose(weight, counts * exact[:, None], rtol=1e-4)
 
 
@@ -140,7 +139,7 @@ def test_an_episode_by_hand():
     assert history.first[0].tolist() == [False, False, False, True, False]
     assert history.at[0].tolist() == [1, 2, 3] and then.at[0].tolist() == [2, 2, 4]
     assert batch.action[:, 0].tolist() == [-2, 0, -4]
-    assert batch.weight.tolist() == [1.5, 0.0, 1.5]
+    assert batch.weight.tolist() == [1.0, 0.0, 1.0]
     assert place.tolist() == [0]
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from understudy.algorithms import running
 from understudy.algorithms.settings import Config
-from understudy.nets import Networks
+from understudy.nets import Networks, seen_by_both
 from understudy.nets.senses import look, make_senses
 from understudy.types import (
     ArraySpec,
@@ -186,9 +186,20 @@ class Algorithm(abc.ABC):
         """What must look at the whole batch before it may be split into shards.
 
         Here: observations and rewards in the State's present units, and importance weights of
-        which the largest is 1."""
+        which the largest is 1, made larger where rows are no steps (of weight 0): a mean over
+        rows is then one over steps."""
         batch = running.normalise_batch(state.running, batch)
-        return batch._replace(weight=batch.weight / jnp.max(batch.weight))
+        weight = batch.weight / jnp.max(batch.weight)
+        steps = jnp.maximum(jnp.sum(weight > 0), 1)
+        return batch._replace(weight=weight * (weight.size / steps))
+
+    def for_actor(self, state: Any, batch: Any) -> Any:
+        """A batch whose observations actor and critics have looked at by the senses they share, if
+        no gradient of the actor's goes into them."""
+        if self.config.actor_trains_encoder:
+            return batch
+        seen = seen_by_both(state.actor, state.critic, batch.observation)
+        return batch._replace(observation=seen)
 
     @property
     def due_period(self) -> int:

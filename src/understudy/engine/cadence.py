@@ -34,13 +34,17 @@ class Cadence:
                 block_iterations=appetite.horizon,
                 block_updates=appetite.minibatches,
             )
+        waiting = math.ceil(appetite.min_buffer_size / num_envs)
+        if appetite.sequences is not None:  # until there is a whole one
+            needed = appetite.sequences.burn_in + appetite.sequences.length
+            waiting = max(waiting, needed + appetite.sequences.stride)
         ratio = Fraction(appetite.updates_per_step).limit_denominator(1000)
         aligned = appetite.update_every // math.gcd(appetite.update_every, num_envs)
         block = aligned * (aligned * num_envs * ratio).denominator
         return cls(
             num_envs=num_envs,
             random_iterations=math.ceil(appetite.start_steps / num_envs),
-            first_learning_iteration=math.ceil(appetite.min_buffer_size / num_envs) - 1,
+            first_learning_iteration=waiting - 1,
             block_iterations=block,
             block_updates=int(block * num_envs * ratio),
         )

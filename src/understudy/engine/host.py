@@ -131,7 +131,7 @@ class HostTrainer(Trainer):
     def _remembered(self, memory: Memory) -> np.ndarray:
         """What was remembered before the step at hand: nothing where an episode began."""
         hidden = np.asarray(memory.hidden)
-        first = self._parcel.read(self._block)["first"]
+        first = self._parcel.read(self._block, "first")["first"]
         return np.where(first[:, None], np.float32(0), hidden.reshape(-1, hidden.shape[-1]))
 
     def _pack_reset(self, observation: np.ndarray) -> np.ndarray:

@@ -25,10 +25,11 @@ class Parcel:
             block[name] = array
         return block.view(np.uint8).reshape(rows, self._dtype.itemsize)
 
-    def read(self, block: np.ndarray) -> dict[str, np.ndarray]:
-        """Fields as NumPy arrays [rows, ...], whatever the block's leading axes."""
+    def read(self, block: np.ndarray, *names: str) -> dict[str, np.ndarray]:
+        """Fields (all of them, or those named) as NumPy arrays [rows, ...], whatever the block's
+        leading axes."""
         rows = np.ascontiguousarray(block).reshape(-1, self._dtype.itemsize).view(self._dtype)[:, 0]
-        return {name: rows[name].copy() for name in self._fields}
+        return {name: rows[name].copy() for name in names or self._fields}
 
     def unpack(self, block: jax.Array) -> dict[str, Any]:
         """Fields as arrays [rows, ...]; any leading axes before the bytes are kept."""

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import entries, spec_of, to_real
-from understudy.observing import Packer, flat
+from understudy.observing import Packer, castable, flat
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _STEPS = 200
@@ -213,9 +213,9 @@ def _look_at_entry(what: str, space: Box, seen: list[np.ndarray], findings: list
         findings.append(Finding("problem", f"{what} of shape {found}, not {space.shape}"))
         return
     for dtype in sorted({one.dtype for one in seen} - {space.dtype}, key=str):
-        castable = np.can_cast(dtype, space.dtype, casting="same_kind")
+        fits = castable(dtype, space.dtype)
         text = f"{what} have dtype {dtype}, the space says {space.dtype}"
-        findings.append(Finding("note" if castable else "problem", text))
+        findings.append(Finding("note" if fits else "problem", text))
     stacked = np.stack(seen)
     if stacked.dtype.kind == "f" and not np.isfinite(stacked).all():
         findings.append(Finding("problem", f"{what} contain NaN or infinity"))

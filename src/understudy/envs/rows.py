@@ -16,7 +16,7 @@ import numpy as np
 from understudy.envs.guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
-from understudy.observing import Packer
+from understudy.observing import Packer, castable
 
 _log = logging.getLogger("understudy.envs")
 
@@ -284,8 +284,7 @@ class EnvRows:
         return None
 
     def _accept(self, index: int, observation: np.ndarray) -> None:
-        """float64 may become float32; 0.5 may not become a byte."""
-        if not np.can_cast(observation.dtype, self._dtype, casting="same_kind"):
+        if not castable(observation.dtype, self._dtype):
             problem = f"expected an observation of dtype {self._dtype}, got {observation.dtype}"
             raise self._error(index, problem)
         self._accepted = observation.dtype

@@ -11,7 +11,7 @@ from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.guard import CLIPPED, LIMIT, STANDARD, Fault, Ledger
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of
-from understudy.observing import Packer, flat
+from understudy.observing import Packer, castable, flat
 from understudy.types import EnvironmentError
 
 
@@ -159,7 +159,7 @@ class UserVectorEnvs(HostEnvs):
                 f"the vector environment was expected to give observations of shape "
                 f"{self._shape}, got {observation.shape} ({context})"
             )
-        if not np.can_cast(observation.dtype, self._dtype, casting="same_kind"):
+        if not castable(observation.dtype, self._dtype):
             raise EnvironmentError(
                 f"the vector environment was expected to give observations of dtype "
                 f"{self._dtype}, got {observation.dtype} ({context})"

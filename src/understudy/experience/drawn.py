@@ -36,8 +36,7 @@ def frames_back(stack: int, age: Any) -> Any:
 
 def to_batch(drawn: Drawn, *, gamma: Float[Array, ""], reward_scale: Float[Array, ""]) -> Batch:
     """Sums that never cross an episode. Of sequences: one row for each step that is learned from,
-    in order of the sequences. Rows that are no steps are zeros of weight 0, and the others weigh
-    so much more that a mean over rows is one over steps."""
+    in order of the sequences. Rows that are no steps are zeros of weight 0."""
     drawn = jax.tree.map(jnp.asarray, drawn)
     batch, length = drawn.action.shape[:2]
     window = np.arange(length)[:, None] + np.arange(drawn.reward.shape[1] - length + 1)
@@ -51,8 +50,7 @@ def to_batch(drawn: Drawn, *, gamma: Float[Array, ""], reward_scale: Float[Array
     else:
         taken = offset.reshape(batch, length) + 1
         seen, then = _histories(drawn, taken)
-        share = present.size / jnp.maximum(jnp.sum(present), 1)
-        weight = (drawn.weight[:, None] * present * share).reshape(-1)
+        weight = (drawn.weight[:, None] * present).reshape(-1)
     return Batch(
         observation=seen,
         action=drawn.action.reshape(batch * length, *drawn.action.shape[2:]),

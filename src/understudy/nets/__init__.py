@@ -1,6 +1,13 @@
 """Networks as plain pytrees of arrays: encoders, heads, ensembles. No algorithm names here."""
 
-from understudy.nets.ensemble import Critics, chosen, ensemble, evaluate_ensemble, perceive
+from understudy.nets.ensemble import (
+    Critics,
+    chosen,
+    ensemble,
+    evaluate_ensemble,
+    perceive,
+    seen_by_both,
+)
 from understudy.nets.heads import (
     BoundedGaussianActor,
     CategoricalActor,
@@ -53,6 +60,7 @@ __all__ = [
     "lend",
     "normalise",
     "perceive",
+    "seen_by_both",
     "state_dependent_noise",
     "state_dependent_std",
     "take_in",

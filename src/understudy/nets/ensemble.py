@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from understudy.nets.senses import Recalled, with_senses
+from understudy.nets.senses import Borrowed, Recalled, with_senses
 from understudy.types import Key, Observation, Tree
 
 
@@ -30,6 +30,12 @@ def perceive(critics: Tree, observation: Observation) -> Observation:
     if isinstance(critics, Critics):
         return Recalled(critics.senses(observation))
     return observation
+
+
+def seen_by_both(actor: Any, critics: Tree, observation: Observation) -> Observation:
+    """The observation as an actor and the critics that it borrows its senses from see it: looked
+    at once. Not for a gradient into the senses."""
+    return perceive(critics, observation) if isinstance(actor.senses, Borrowed) else observation
 
 
 def evaluate_ensemble(

@@ -72,19 +72,25 @@ class Senses(eqx.Module):
 
     def memories(self, history: History) -> Float[Array, "batch time memory"]:
         """The memory after each step. No gradient goes through the burn-in."""
-        cell = self.cell
-        inputs = jnp.moveaxis(cell.project(self.sight(history.observation)), 1, 0)
+        cell, warming_up = self.cell, history.burn_in
+
+        def project(seen: Array) -> Array:
+            return jnp.moveaxis(cell.project(self.sight(seen)), 1, 0)
+
         first = jnp.moveaxis(history.first, 1, 0)
 
         def step(memory: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             memory = cell.step(without(memory, now[1]), now[0])
             return memory, memory
 
-        early = (inputs[: history.burn_in], first[: history.burn_in])
-        late = (inputs[history.burn_in :], first[history.burn_in :])
-        memory, warming = jax.lax.stop_gradient(jax.lax.scan(step, history.memory, early))
+        late = (project(history.observation[:, warming_up:]), first[warming_up:])
+        if not warming_up:
+            return jnp.moveaxis(jax.lax.scan(step, history.memory, late)[1], 0, 1)
+        # Looked at apart, so that no backward pass goes over these pictures.
+        early = (project(history.observation[:, :warming_up]), first[:warming_up])
+        memory, warmed = jax.lax.stop_gradient(jax.lax.scan(step, history.memory, early))
         _, memories = jax.lax.scan(step, memory, late)
-        return jnp.moveaxis(jnp.concatenate([warming, memories]), 0, 1)
+        return jnp.moveaxis(jnp.concatenate([warmed, memories]), 0, 1)
 
 
 def without(

@@ -21,6 +21,7 @@ from understudy.nets import (
     CategoricalActor,
     GaussianActor,
     MultiCategoricalActor,
+    Recalled,
     StateDependentActor,
     StateValue,
     exploration_matrices,
@@ -30,6 +31,7 @@ from understudy.nets import (
 from understudy.nets.build import make_actor, make_value
 from understudy.nets.initialise import scaled
 from understudy.nets.normaliser import Moments
+from understudy.nets.senses import Borrowed
 from understudy.types import (
     ConfigError,
     Continuous,
@@ -222,8 +224,11 @@ class A2C(Algorithm):
 
         def objective(networks: tuple[Any, Any]) -> tuple[Scalar, Metrics]:
             actor, critic = networks
-            chances = distribution(actor, batch.observation)
-            value = self._value(actor, critic, batch.observation)
+            seen = batch.observation
+            if self.config.share_encoder or isinstance(critic.senses, Borrowed):
+                seen = Recalled(actor.senses(seen))  # looked at once: one backward pass
+            chances = distribution(actor, seen)
+            value = self._value(actor, critic, seen)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, key)
             actor_loss = losses.actor_loss(chances, batch) + extra
             value_loss = losses.value_loss(value, batch)

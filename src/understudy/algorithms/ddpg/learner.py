@@ -26,7 +26,7 @@ from understudy.algorithms.steps import (
 )
 from understudy.math.noise import ornstein_uhlenbeck
 from understudy.math.targets import polyak
-from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend
+from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
 from understudy.nets.build import make_actor, make_critics
 from understudy.nets.normaliser import Moments
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
@@ -143,12 +143,15 @@ class DDPG(Algorithm):
         addon_key, subset_key = jax.random.split(key)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
         target_actor = lend(state.target_actor, state.target_critic)
-        target = losses.critic_target(target_actor, critics, batch)
+        then = seen_by_both(state.target_actor, critics, batch.next_observation)
+        target = losses.critic_target(target_actor, critics, batch._replace(next_observation=then))
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
+        looked_at = self.for_actor(state, batch)
+
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, chosen(state.critic, 0), batch)
+            loss = losses.actor_loss(actor, chosen(state.critic, 0), looked_at)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 

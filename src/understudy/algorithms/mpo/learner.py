@@ -28,7 +28,7 @@ from understudy.algorithms.steps import (
 from understudy.math.densities import row_normals
 from understudy.math.distributions import Categorical, Gaussian
 from understudy.math.targets import polyak
-from understudy.nets import BoundedGaussianActor, CategoricalActor, lend
+from understudy.nets import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
 from understudy.nets.build import make_actor, make_critics, make_q_values
 from understudy.nets.normaliser import Moments
 from understudy.types import (
@@ -155,13 +155,15 @@ class MPO(Algorithm):
         here, there, addon_key, subset_key = jax.random.split(key, 4)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
         target_actor = lend(state.target_actor, state.target_critic)
-        following = self._options(target_actor, critics, batch.next_observation, there, batch.row)
+        seen, then = (
+            seen_by_both(state.target_actor, state.target_critic, moment)
+            for moment in (batch.observation, batch.next_observation)
+        )
+        following = self._options(target_actor, critics, then, there, batch.row)
         target = losses.critic_target(batch, following)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
-        options = self._options(
-            target_actor, state.target_critic, batch.observation, here, batch.row
-        )
+        options = self._options(target_actor, state.target_critic, seen, here, batch.row)
         actor_gradient, shared, dual_gradient, metrics = self._improve(
             state, batch, options, addon_key
         )

@@ -154,7 +154,8 @@ class SAC(Algorithm):
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         coeff = self.entropy_coeff(state)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
-        target, loss_of_actor = objectives(state, critics, batch, coeff, noise_key)
+        looked_at = self.for_actor(state, batch)
+        target, loss_of_actor = objectives(state, critics, batch, looked_at, coeff, noise_key)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
@@ -244,15 +245,15 @@ ActorLoss = Callable[[Any], tuple[Scalar, Float[Array, " batch"]]]
 
 
 def objectives(
-    state: State, target_critic: Any, batch: Batch, coeff: Scalar, key: Key
+    state: State, target_critic: Any, batch: Batch, for_actor: Batch, coeff: Scalar, key: Key
 ) -> tuple[Float[Array, " batch"], ActorLoss]:
     """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
     for every row over continuous ones. (The actor's class is known when a program is traced.)"""
     actor, critic = lend(state.actor, state.critic), state.critic
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
-        return target, lambda actor: losses.discrete_actor_loss(actor, critic, batch, coeff)
+        return target, lambda actor: losses.discrete_actor_loss(actor, critic, for_actor, coeff)
     noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
     actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
     target = losses.critic_target(actor, target_critic, batch, coeff, target_noise)
-    return target, lambda actor: losses.actor_loss(actor, critic, batch, coeff, actor_noise)
+    return target, lambda actor: losses.actor_loss(actor, critic, for_actor, coeff, actor_noise)

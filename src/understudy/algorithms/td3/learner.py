@@ -27,7 +27,7 @@ from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
 from understudy.math.densities import row_normals
 from understudy.math.targets import polyak
-from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend
+from understudy.nets import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
 from understudy.nets.build import make_actor, make_critics
 from understudy.nets.normaliser import Moments
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
@@ -133,10 +133,11 @@ class TD3(Algorithm):
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it. A skipped actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
+        then = seen_by_both(state.target_actor, state.target_critic, batch.next_observation)
         target = losses.critic_target(
             lend(state.target_actor, state.target_critic),
             drawn_critics(state.target_critic, self.config.critic_subset, subset_key),
-            batch,
+            batch._replace(next_observation=then),
             state.hyper["policy_noise"],
             state.hyper["noise_clip"],
             row_normals(noise_key, batch.row, batch.action.shape[-1]),
@@ -144,8 +145,10 @@ class TD3(Algorithm):
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
+        looked_at = self.for_actor(state, batch)
+
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, chosen(state.critic, 0), batch)
+            loss = losses.actor_loss(actor, chosen(state.critic, 0), looked_at)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
