@@ -131,6 +131,10 @@ class Joint(Discrete):
 
     of: MultiDiscrete = MultiDiscrete((1,), (0,), (1,))
 
+    @classmethod
+    def over(cls, several: MultiDiscrete) -> "Joint":
+        return cls(math.prod(several.choices), of=several)
+
 
 Action = Continuous | Discrete | MultiDiscrete
 

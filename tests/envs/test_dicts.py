@@ -12,8 +12,7 @@ from sensing import BODY, CHOICE, EYES, LENGTH, Sensing, by_hand
 
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, check
 from understudy.envs.guard import STANDARD
-from understudy.envs.spaces import joint
-from understudy.types import Discrete, EnvironmentError
+from understudy.types import Discrete, EnvironmentError, Joint
 
 ROWS, STEPS = 3, 9
 SEEDS = EpisodeSeeds(7, ROWS)
@@ -190,8 +189,8 @@ def test_two_faults_in_one_step_do_not_mix():
 def test_several_choices_made_as_one(make):
     several, one = make([Sensing] * ROWS), make([Sensing] * ROWS)
     own = one.spec.action
-    one.speak(joint(own))
-    assert one.spec.action == joint(own) and one.spec.action.n == 6
+    one.speak(Joint.over(own))
+    assert one.spec.action == Joint.over(own) and one.spec.action.n == 6
     assert bits(several.reset()) == bits(one.reset())
     for action in ACTIONS:
         mine, theirs = several.step(action), one.step(action @ [2, 1])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy.engine import actions
-from understudy.envs.spaces import joint, spec_of, to_normalised, to_real
+from understudy.envs.spaces import spec_of, to_normalised, to_real
 from understudy.types import (
     ArraySpec,
     Continuous,
@@ -142,7 +142,7 @@ def test_choices_made_as_one_cover_all_combinations(choices):
     counts, starts = np.array(choices).T
     space = spaces.MultiDiscrete(counts, start=starts)
     several = spec_of(SEEN, space)
-    one = Spec(several.observation, joint(several.action))
+    one = Spec(several.observation, Joint.over(several.action))
     assert isinstance(one.action, Joint) and one.action.n == math.prod(counts)
     number = np.arange(one.action.n, dtype=np.int32)
     real = to_real(number, one)
@@ -156,7 +156,7 @@ def test_choices_made_as_one_cover_all_combinations(choices):
 
 def test_choices_made_as_one_keep_the_shape_of_their_space():
     several = spec_of(SEEN, spaces.MultiDiscrete([[3, 2], [2, 4]], start=[[0, 1], [-1, 5]]))
-    one = Spec(several.observation, joint(several.action))
+    one = Spec(several.observation, Joint.over(several.action))
     assert to_real(np.array([47, 1]), one).tolist() == [[[2, 2], [0, 8]], [[0, 1], [-1, 6]]]
     assert to_normalised(np.array([[[2, 2], [0, 8]]]), one).tolist() == [47]
 

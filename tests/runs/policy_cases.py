@@ -11,12 +11,12 @@ import numpy as np
 from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
 from understudy.algorithms.running import normalised
-from understudy.envs.spaces import joint, to_real
+from understudy.envs.spaces import to_real
 from understudy.nets import Moments, Networks
 from understudy.nets.senses import look
 from understudy.observing import Packer
 from understudy.runs.describe import describe
-from understudy.types import ArraySpec, Continuous, Discrete, MultiDiscrete, Part, Spec
+from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
 
 OBSERVATION = 3
 LOPSIDED = Continuous((-1.0, 0.25), (7.0, 0.5), (2,))
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     ),
     "MPO": ("mpo", LOPSIDED, dict(normalise_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
-    "DDQN joint": ("ddqn", joint(GRID), dict(normalise_observations=True)),
+    "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalise_observations=True)),
 }
 SENSING: dict[str, tuple[Any, ...]] = {
     "SAC of one of four": ("sac", LOPSIDED, {}, ONE_OF_FOUR),

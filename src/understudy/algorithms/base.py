@@ -6,7 +6,6 @@ machine and many gradient workers compute the same thing.
 """
 
 import abc
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -286,13 +285,13 @@ class Algorithm(abc.ABC):
         # What only a continuous action would fit stays as it is, for `check` to refuse.
         if not isinstance(several, MultiDiscrete) or MultiDiscrete in can or Discrete not in can:
             return spec
-        n = math.prod(several.choices)
-        if n > MOST_JOINT_ACTIONS:
+        joint = Joint.over(several)
+        if joint.n > MOST_JOINT_ACTIONS:
             raise EnvironmentError(
-                f"{self.name.upper()} makes one choice among all combinations, and {n:,} of them "
-                f"are too many (at most {MOST_JOINT_ACTIONS:,}); A2C chooses each by itself"
+                f"{self.name.upper()} makes one choice among all combinations, and {joint.n:,} "
+                f"of them are too many (at most {MOST_JOINT_ACTIONS:,}); A2C chooses each by itself"
             )
-        return Spec(spec.observation, Joint(n, of=several))
+        return Spec(spec.observation, joint)
 
 
 def mean_of_shards(shards: Sequence[Any]) -> Any:

@@ -84,9 +84,8 @@ class EnvRows:
         self._clock = 0  # steps of the block
         self._begun = [0] * len(factories)  # the clock when a row's open episode began
         self._actions: Any = ()  # the latest, by index
-        self._given: list[Any] = [None] * len(
-            factories
-        )  # what the latest observations were made of
+        # Latest observations, as they came (or the entries of a dict, checked).
+        self._given: list[Any] = [None] * len(factories)
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
         self.environments: list[gymnasium.Env] = []
         for index, factory in enumerate(factories):

@@ -138,11 +138,6 @@ def _action(space: spaces.Space) -> Action:
     raise EnvironmentError(f"action space {space} is not supported; supported: {_ACTIONS}")
 
 
-def joint(action: MultiDiscrete) -> Joint:
-    """The same choices made as one."""
-    return Joint(n=math.prod(action.choices), of=action)
-
-
 def weights(action: MultiDiscrete) -> np.ndarray:
     """What each choice counts in the number of a combination: the last one counts 1."""
     return np.cumprod((1, *action.choices[:0:-1]))[::-1]

@@ -93,7 +93,8 @@ def _entries(observation: dict[str, Any], taken: set[str]) -> dict[str, _Entry]:
     entries = {}
     for part in observation["parts"]:
         own = part["name"] or "observation"
-        name = f"observation/{own}" if own in taken else own
+        # The names that are made up here have a dot in them.
+        name = f"observation/{own}" if own in taken or "." in own else own
         if part["choices"]:
             entry = _Entry(name, np.int64, [], part["choices"], part["start"])
         else:
