@@ -44,6 +44,15 @@ LINES = {  # the mean that five seeds must reach
     ("MPO", "CartPole-v1", 100_000): 475,
     ("DDQN", "Acrobot-v1", 100_000): -100,
     ("A2C", "Acrobot-v1", 500_000): -100,
+    # Velocities are hidden, or a sign of 21 steps ago is asked for: these remember.
+    ("SAC", "jax:Pendulum-P-v1", 100_000): -250,
+    ("TD3", "jax:Pendulum-P-v1", 100_000): -250,
+    ("DDPG", "jax:Pendulum-P-v1", 100_000): -250,
+    ("MPO", "jax:Pendulum-P-v1", 100_000): -250,
+    ("DDQN", "jax:CartPole-P-v1", 100_000): 400,
+    ("A2C", "jax:CartPole-P-v1", 500_000): 400,
+    ("DDQN", "jax:Recall-v0", 50_000): 0.95,
+    ("A2C", "jax:Recall-v0", 300_000): 0.95,
 }
 
 
@@ -51,6 +60,18 @@ LINES = {  # the mean that five seeds must reach
 def test_the_lines_on_five_seeds(kind, env, steps):
     returns = trained(kind, env, steps, num_seeds=5)
     assert returns.mean() >= LINES[kind, env, steps], returns.mean(axis=1)
+
+
+@pytest.mark.parametrize("kind, steps", [("A2C", 300_000), ("DDQN", 50_000)])
+def test_nobody_recalls_without_memory(kind, steps):
+    changes = dict(memory=None, hidden_sizes=(64, 64))
+    returns = trained(kind, "jax:Recall-v0", steps, num_seeds=2, episodes=100, **changes)
+    assert abs(returns.mean()) < 0.2, returns.mean(axis=1)
+
+
+def test_prioritised_sequences_recall():
+    returns = trained("DDQN", "jax:Recall-v0", 50_000, num_seeds=2, prioritised=True)
+    assert returns.mean() >= 0.95, returns.mean(axis=1)
 
 
 def test_prioritised_replay_still_learns():
