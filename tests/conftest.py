@@ -5,10 +5,12 @@ processes started by a test inherit them. Nothing here may import `understudy`: 
 checker has to be in place first.
 """
 
+import gc
 import os
 import signal
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -30,3 +32,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # again when repeated.
 settings.register_profile("understudy", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("understudy")
+
+ENOUGH = 3 * 2**30  # bytes that a process of the test run may keep from one file to the next
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs add up to many gigabytes; those of a past file are seldom used again, and
+    found on disk if they are."""
+    yield
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if pages * os.sysconf("SC_PAGE_SIZE") > ENOUGH:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()

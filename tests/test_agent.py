@@ -131,14 +131,14 @@ def test_acting_deterministically_and_not(trained):
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (5, 2), (2, 5, 3)])
 def test_an_observation_of_the_wrong_shape(lopsided, shape):
-    with pytest.raises(EnvironmentError, match=r"shape \(3,\)"):
+    with pytest.raises(EnvironmentError, match=r"shape \((5, 3|3,)\)"):
         lopsided.act(np.zeros(shape))
 
 
 def test_actions_are_in_the_units_of_the_environment(lopsided):
     observations = 100 * np.random.default_rng(1).normal(size=(200, 3))
     for deterministic in (True, False):
-        actions = lopsided.act(observations, deterministic)
+        actions = lopsided.act(observations, deterministic=deterministic)
         assert actions.shape == (200, 2)
         assert (actions >= Lopsided.low).all() and (actions <= Lopsided.high).all()
         assert actions[:, 0].max() > 4 and actions[:, 0].min() < 2  # not merely cut to size

@@ -67,7 +67,7 @@ BOX = gymnasium.spaces.Box(-1, 1, (2,))
         (us.SAC, BOX, gymnasium.spaces.Box(-np.inf, np.inf, (1,)), "needs a bounded action Box"),
         (us.TD3, BOX, gymnasium.spaces.Box(0, np.inf, (1,)), "needs a bounded action Box"),
         (us.SAC, BOX, gymnasium.spaces.Text(3), "supported: Box .*, Discrete, MultiDiscrete"),
-        (us.SAC, gymnasium.spaces.Dict(a=BOX), BOX, "supported: Box"),
+        (us.SAC, gymnasium.spaces.Tuple((BOX,)), BOX, "supported: Box"),
         (us.TD3, BOX, gymnasium.spaces.Discrete(2), "TD3 needs continuous"),
         (us.DDQN, BOX, BOX, "DDQN needs Discrete"),
     ],

@@ -95,7 +95,13 @@ class MPOConfig(ReplayConfig):
             kl_var_constraint=1e-5,
         ),
         "Pendulum-P-v1": dict(
-            REMEMBERING, tau=0.01, n_step=1, kl_mean_constraint=1e-2, kl_var_constraint=1e-5
+            REMEMBERING,
+            layer_norm=True,
+            anneal_learning_rate=True,
+            tau=0.01,
+            n_step=1,
+            kl_mean_constraint=1e-2,
+            kl_var_constraint=1e-5,
         ),
         "CartPole-v1": dict(
             hidden_sizes=(64, 64),
