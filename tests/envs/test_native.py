@@ -387,9 +387,9 @@ def test_point_moves_by_hand_worked_steps():
     rewards = [-0.7516648, -0.7004463, -0.53, 0.0]
     np.testing.assert_allclose(step.reward, rewards, atol=2e-6)
     assert not step.terminated.any()
-    np.testing.assert_array_equal(
-        jax.vmap(PointNavigation().descriptor)(step.state), step.state.position
-    )
+    place = PointNavigation().descriptors["position"]
+    described = jax.vmap(place.of)(step.state, step.observation)
+    np.testing.assert_array_equal(described, step.state.position)
 
 
 def test_point_stays_in_the_square():

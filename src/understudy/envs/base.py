@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
+from understudy.envs.describing import Descriptor
 from understudy.envs.spaces import Border
 from understudy.types import Action, EnvironmentError, Joint, Key, Spec
 
@@ -120,6 +121,7 @@ class NativeEnv(abc.ABC):
     def step(self, state: Any, action: Array, key: Key) -> NativeStep:
         """Take one step. Continuous actions are in the environment's real units."""
 
-    def descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
-        """What the state looks like to quality-diversity; None where there is none."""
-        return None
+    @property
+    def descriptors(self) -> dict[str, Descriptor]:
+        """By what behaviours here can be told apart, the usual one first."""
+        return {}

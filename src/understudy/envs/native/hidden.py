@@ -47,8 +47,5 @@ class Hidden(NativeEnv):
         step = self.env.step(state, action, key)
         return step._replace(observation=self._see(step.observation))
 
-    def descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
-        return self.env.descriptor(state)
-
     def _see(self, observation: Float[Array, " whole"]) -> Float[Array, " kept"]:
         return observation[jnp.array(self.keep)]

@@ -12,8 +12,7 @@
 The action, in [-1, 1]², times `step_size` is the way to go. The reward is minus the distance to
 the goal after the step: rising straight towards it ends under the wall, at the best place for far
 around, so that greedy learners stay there while a repertoire over final positions finds both
-gaps. Nothing terminates, and the fixed start makes where a policy ends up its own doing:
-`descriptor` is the position itself.
+gaps. Nothing terminates, and the fixed start makes where a policy ends up its own doing.
 """
 
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.describing import Descriptor
 from understudy.types import ArraySpec, Continuous, Key, Spec
 
 
@@ -68,9 +68,11 @@ class PointNavigation(NativeEnv):
             truncated=state.steps >= self.max_steps,
         )
 
-    def descriptor(self, state: PointNavigationState) -> Float[Array, "2"]:
-        """Where the point is, in [0, 1]²."""
-        return state.position
+    @property
+    def descriptors(self) -> dict[str, Descriptor]:
+        """Where the point ends up, in [0, 1]²."""
+        place = Descriptor(_position, (0.0, 0.0), (1.0, 1.0), over="last", names=("x", "y"))
+        return {"position": place}
 
     def _move(self, position: Float[Array, "2"], way: Float[Array, "2"]) -> Float[Array, "2"]:
         """First sideways, then up or down: a step into the wall loses its vertical part only,
@@ -84,3 +86,7 @@ class PointNavigation(NativeEnv):
     def _observe(self, state: PointNavigationState) -> Float[Array, "2"]:
         """The position, spread over [-1, 1]²."""
         return 2.0 * state.position - 1.0
+
+
+def _position(state: PointNavigationState, observation: Float[Array, "2"]) -> Float[Array, "2"]:
+    return state.position

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Shaped
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.types import Key, Spec
@@ -42,6 +42,3 @@ class StackedNative(NativeEnv):
         step = self.env.step(state.inner, action, key)
         frames = jnp.concatenate([state.frames[1:], step.observation[None]])
         return step._replace(state=StackedState(step.state, frames), observation=frames)
-
-    def descriptor(self, state: StackedState) -> Float[Array, " descriptor"] | None:
-        return self.env.descriptor(state.inner)
