@@ -1,0 +1,1 @@
+"""Quality-diversity: not one best policy, but the best of every kind."""

@@ -1,0 +1,151 @@
+"""A repertoire: in every cell of the space of behaviours the best policy found there.
+
+Nothing here changes a repertoire: `add` gives a new one. All functions can be jitted.
+"""
+
+from typing import Any, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.qd.centroids import Cells, is_inside
+from understudy.types import Key, Scalar, Tree
+
+NEVER = jnp.iinfo(jnp.int32).max
+
+
+@final
+class Repertoire(eqx.Module):
+    policies: Tree  # [cells, ...]; zeros where empty
+    fitness: Float[Array, " cells"]  # -inf where empty
+    descriptor: Float[Array, "cells size"]  # as measured; the centre of the cell where empty
+    born: Int32[Array, " cells"]  # the evaluation that put it there; -1 where empty
+    cells: Cells
+
+    @property
+    def filled(self) -> Bool[Array, " cells"]:
+        return self.born >= 0
+
+
+class Added(NamedTuple):
+    """What became of the candidates."""
+
+    inserted: Int32[Array, ""]
+    rejected_not_finite: Int32[Array, ""]
+    clipped: Int32[Array, ""]  # out of bounds, and so taken for the cell at the edge
+
+
+def empty(cells: Cells, policy_template: Tree) -> Repertoire:
+    """For policies with the shapes and dtypes of `policy_template`, a single one."""
+    count = cells.count
+    # Copies, so that a program may be given the repertoire for good.
+    return Repertoire(
+        policies=jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), policy_template),
+        fitness=jnp.full(count, -jnp.inf),
+        descriptor=jnp.copy(cells.centres),
+        born=jnp.full(count, -1, jnp.int32),
+        cells=jax.tree.map(jnp.copy, cells),
+    )
+
+
+def add(
+    repertoire: Repertoire,
+    policies: Tree,
+    fitness: Float[Array, " batch"],
+    descriptor: Float[Array, "batch size"],
+    born: Int32[Array, " batch"],
+) -> tuple[Repertoire, Added]:
+    """A candidate takes its cell if it is fitter than all others, there and among the candidates;
+    of equally fit ones the first to be `born`. So a cell is never lowered, and neither the order
+    of the candidates matters nor in how many calls they come, as long as no two are born at once.
+    """
+    finite = jnp.isfinite(fitness) & jnp.all(jnp.isfinite(descriptor), axis=-1)
+    clipped = finite & ~is_inside(repertoire.cells, descriptor)
+    cell = repertoire.cells.cell_of(descriptor)
+    wins = _winners(repertoire, cell, jnp.where(finite, fitness, -jnp.inf), born)
+    place = jnp.where(wins, cell, repertoire.cells.count)
+
+    def put(stored: Array, offered: Array) -> Array:
+        return stored.at[place].set(offered.astype(stored.dtype), mode="drop")
+
+    grown = Repertoire(
+        policies=jax.tree.map(put, repertoire.policies, policies),
+        fitness=put(repertoire.fitness, fitness),
+        descriptor=put(repertoire.descriptor, descriptor),
+        born=put(repertoire.born, born),
+        cells=repertoire.cells,
+    )
+    counts = (jnp.sum(x, dtype=jnp.int32) for x in (wins, ~finite, clipped))
+    return grown, Added(*counts)
+
+
+def _winners(
+    repertoire: Repertoire,
+    cell: Int32[Array, " batch"],
+    fitness: Float[Array, " batch"],
+    born: Int32[Array, " batch"],
+) -> Bool[Array, " batch"]:
+    """Who takes a cell: one candidate of a cell at most."""
+    held, since = repertoire.fitness[cell], repertoire.born[cell]
+    better = (fitness > held) | ((fitness == held) & (born < since))
+
+    def first(numbers: Int32[Array, " batch"], among: Bool[Array, " batch"]) -> Array:
+        numbers = jnp.where(among, numbers, NEVER)
+        least = jnp.full(repertoire.cells.count, NEVER).at[cell].min(numbers)
+        return among & (numbers == least[cell])
+
+    fittest = better & (fitness == repertoire.fitness.at[cell].max(fitness)[cell])
+    # Two rows in one place would leave a policy of both: where somebody numbers births badly,
+    # the row decides.
+    return first(jnp.arange(len(cell), dtype=jnp.int32), first(born, fittest))
+
+
+def sample(repertoire: Repertoire, key: Key, count: int) -> Tree:
+    """`count` policies [count, ...], each drawn from all with equal chance, with replacement. An
+    empty repertoire gives zeros."""
+    up_to = jnp.cumsum(repertoire.filled)
+    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(up_to[-1], 1))
+    return policies_in(repertoire, jnp.searchsorted(up_to, drawn, side="right"))
+
+
+def policies_in(repertoire: Repertoire, cell: Any) -> Tree:
+    """The policy of a cell, or those of several."""
+    return jax.tree.map(lambda stacked: stacked[cell], repertoire.policies)
+
+
+def nearest(repertoire: Repertoire, descriptor: Float[Array, " size"]) -> Int32[Array, ""]:
+    """The filled cell whose policy did what is nearest to the `descriptor`, in units of each
+    range. Only a repertoire that has one can be asked."""
+    cells = repertoire.cells
+    ranges = jnp.array(cells.high) - jnp.array(cells.low)
+    away = jnp.sum(((repertoire.descriptor - descriptor) / ranges) ** 2, axis=-1)
+    # Farther than float32 can say is still nearer than an empty cell.
+    away = jnp.minimum(away, jnp.finfo(jnp.float32).max)
+    return jnp.argmin(jnp.where(repertoire.filled, away, jnp.inf)).astype(jnp.int32)
+
+
+def qd_score(repertoire: Repertoire, offset: float | Scalar) -> Scalar:
+    """The sum over filled cells of what their fitness has above `offset`, a lower bound of it. A
+    policy below the bound counts nothing: filling a cell never lowers the score."""
+    above = jnp.maximum(repertoire.fitness - offset, 0.0)
+    return jnp.sum(jnp.where(repertoire.filled, above, 0.0))
+
+
+def coverage(repertoire: Repertoire) -> Scalar:
+    """The fraction of the cells that is filled, in [0, 1]."""
+    return jnp.mean(repertoire.filled, dtype=jnp.float32)
+
+
+def max_fitness(repertoire: Repertoire) -> Scalar:
+    """-inf where nothing is filled."""
+    return jnp.max(repertoire.fitness)
+
+
+def metrics(repertoire: Repertoire, offset: float | Scalar) -> dict[str, Scalar]:
+    return {
+        "qd_score": qd_score(repertoire, offset),
+        "coverage": coverage(repertoire),
+        "max_fitness": max_fitness(repertoire),
+    }
