@@ -193,7 +193,7 @@ def test_several_choices_made_as_one(make):
     assert one.spec.action == Joint.over(own) and one.spec.action.n == 6
     assert bits(several.reset()) == bits(one.reset())
     for action in ACTIONS:
-        mine, theirs = several.step(action), one.step(action @ [2, 1])
+        mine, theirs = several.step(action)[:-1], one.step(action @ [2, 1])[:-1]
         assert all(
             left.tobytes() == right.tobytes() for left, right in zip(mine, theirs, strict=True)
         )

@@ -187,7 +187,7 @@ def test_what_is_no_number_can_be_dropped(make, kind, what, step):
     assert not steps[step - 1].valid[1] and steps[step - 1].last[1]
     assert steps[step - 1].observation[1].tolist() == fresh(1, 1)
     for given in steps:
-        for array in given:
+        for array in given[:-1]:
             assert np.isfinite(array).all()
     assert envs.faults == counts(dropped_episodes=1)
 
@@ -262,7 +262,7 @@ def test_workers_and_this_process_fail_alike(make):
     (first, steps, *rest), (other_first, other_steps, *other_rest) = results
     assert first.tobytes() == other_first.tobytes() and rest == other_rest
     for step, other in zip(steps, other_steps, strict=True):
-        for left, right in zip(step, other, strict=True):
+        for left, right in zip(step[:-1], other[:-1], strict=True):
             assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
     assert rest[1] == counts(rebuilds=2, dropped_episodes=2, clipped_values=2)
 

@@ -32,7 +32,8 @@ class HostStep(NamedTuple):
     last: np.ndarray  # [M] bool: terminated or truncated
     next_observation: np.ndarray  # [M, ...]: the true next observation, also at an episode's end
     observation: np.ndarray  # [M, ...]: what to act on now (the reset one where `last`)
-    valid: np.ndarray  # [M] bool: False where this row is no transition (reset only, or cut)
+    valid: np.ndarray  # [M] bool: False where this row is no transition (reset only, cut, left)
+    descriptor: np.ndarray | None = None  # [M, size] float32, if asked for; NaN where there is none
 
 
 class HostEnvs(abc.ABC):
@@ -74,8 +75,24 @@ class HostEnvs(abc.ABC):
         """Go back to everyone's episode number 0: the same episodes each time this is called."""
 
     @abc.abstractmethod
-    def step(self, action: np.ndarray) -> HostStep:
-        """Step all environments; those whose episode ended are reset, seeded, at once."""
+    def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
+        """Step all environments; those whose episode ended are reset, seeded, at once.
+
+        `only` [M] bool marks those to step. The others are left where they are: no transition, no
+        reward, no end, and their actions do not matter. (If their worker process is lost they are
+        cut like its other rows.)
+        """
+
+    def _chosen(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
+        """The actions, harmless where nobody takes them."""
+        if only.shape != (self.num_envs,) or only.dtype != np.bool_:
+            raise EnvironmentError(
+                f"only must be {self.num_envs} bools, one for each environment, got {only.dtype} "
+                f"of shape {only.shape}"
+            )
+        action = action.copy()
+        action[~only] = 0
+        return action
 
     @abc.abstractmethod
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,13 +1,14 @@
 """What a behaviour looks like to quality-diversity: some numbers of every state, put together over
-an episode."""
+an episode. Free of JAX: environment workers import it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 from understudy.errors import ConfigError
 
 OVER = ("mean", "last")
+_ALSO_KNOWN_AS = {"feet": "uni", "position": "omni"}  # in the literature
 
 
 @final
@@ -45,3 +46,28 @@ class Descriptor:
     def called(self) -> tuple[str, ...]:
         """A name for each number."""
         return self.names or tuple(f"descriptor {place + 1}" for place in range(self.size))
+
+
+def find_descriptor(
+    available: Mapping[str, Descriptor], wanted: str | Descriptor | None, env_name: str | None
+) -> Descriptor:
+    """The `wanted` one of an environment's own, by name; its usual one for None. A `Descriptor`
+    is taken as it is."""
+    if isinstance(wanted, Descriptor):
+        return wanted
+    where = f'"{env_name}"' if env_name else "this environment"
+    if not available:
+        raise ConfigError(
+            f"{where} has no descriptors of its own: give a Descriptor(of, low, high), where "
+            "of(env, observation) (native environments: of(state, observation)) gives the numbers "
+            "that tell behaviours apart"
+        )
+    if wanted is None:
+        return next(iter(available.values()))
+    for name, descriptor in available.items():
+        if wanted in (name, _ALSO_KNOWN_AS.get(name)):
+            return descriptor
+    known = (
+        f"{name} ({also})" if (also := _ALSO_KNOWN_AS.get(name)) else name for name in available
+    )
+    raise ConfigError(f'{where} has no descriptor "{wanted}"; there are: {", ".join(known)}')

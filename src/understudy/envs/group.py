@@ -21,6 +21,7 @@ from typing import Any, final
 import cloudpickle
 
 from understudy.envs import worker
+from understudy.envs.describing import Descriptor
 from understudy.envs.guard import Fault, Guard
 from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
@@ -49,11 +50,15 @@ class Group:
         self._poll = select.poll()
 
     def start(
-        self, factories: Sequence[Callable[[], Any]], seeds: EpisodeSeeds, guard: Guard
+        self,
+        factories: Sequence[Callable[[], Any]],
+        seeds: EpisodeSeeds,
+        guard: Guard,
+        descriptor: Descriptor | None,
     ) -> list[list[Any]]:
         """Start all; gives the pairs of spaces of each worker's environments."""
         for index, (start, stop) in enumerate(self.spans):
-            payload = cloudpickle.dumps(list(factories[start:stop]))
+            payload = cloudpickle.dumps((list(factories[start:stop]), descriptor))
             self._arguments.append((payload, seeds, start, guard))
             process, pipe = self._launch(index)
             self.processes.append(process)

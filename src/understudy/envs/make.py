@@ -14,8 +14,10 @@ from gymnasium.vector import VectorEnv
 
 from understudy.envs.ale import AtariSettings
 from understudy.envs.base import HostEnvs, NativeEnv
+from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.minatar import make_minatar
+from understudy.envs.mujoco_descriptors import descriptors_of
 from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
@@ -23,10 +25,10 @@ from understudy.envs.stacked import make_stacked
 from understudy.envs.worker import make_quietly
 from understudy.types import ConfigError, EnvironmentError, Spec
 
-_ADAPTERS = ("brax", "playground", "gymnax", "envpool")
+_ADAPTERS = ("playground", "gymnax", "envpool")
 _ACCEPTED = (
     'a Gymnasium id such as "Pendulum-v1", "jax:ID" for an environment on the accelerator, '
-    '"atari:GAME", a '
+    '"brax:NAME", "atari:GAME", a '
     "callable that makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
     "NativeEnv"
 )
@@ -54,7 +56,7 @@ class EnvSource:
     """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
     spec: Spec
     num_envs: int
-    make: Callable[[int, EpisodeSeeds, int, Guard, int], HostEnvs]
+    make: Callable[[int, EpisodeSeeds, int, Guard, int, Descriptor | None], HostEnvs]
     """Called by `make_host`."""
     frames: int = 1
     """How many frames each environment is wrapped to show at once."""
@@ -62,11 +64,22 @@ class EnvSource:
     """Whether environments are made one by one, so that each can be wrapped."""
 
     def make_host(
-        self, rows: int, seeds: EpisodeSeeds, workers: int = 0, guard: Guard = STANDARD
+        self,
+        rows: int,
+        seeds: EpisodeSeeds,
+        workers: int = 0,
+        guard: Guard = STANDARD,
+        descriptor: Descriptor | None = None,
     ) -> HostEnvs:
         """`rows` environments (members by envs), in this process or in worker processes. The
-        stream of `seeds` says what for: evaluation never steps the environments of training."""
-        return self.make(rows, seeds, workers, guard, self.frames)
+        stream of `seeds` says what for: evaluation never steps the environments of training. Every
+        step reports the `descriptor`, if one is given."""
+        return self.make(rows, seeds, workers, guard, self.frames, descriptor)
+
+    @property
+    def descriptors(self) -> dict[str, Descriptor]:
+        """By what behaviours here can be told apart, the usual one first."""
+        return descriptors_of(self.name)
 
 
 def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
@@ -103,6 +116,8 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
     prefix, _, rest = name.partition(":")
     if prefix == "jax":
         return _native(rest)
+    if prefix == "brax":
+        return importlib.import_module("understudy.envs.brax_env").Brax.from_string(rest)
     if prefix in _ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
@@ -225,13 +240,14 @@ def _host(
     workers: int,
     guard: Guard,
     frames: int,
+    descriptor: Descriptor | None,
 ) -> HostEnvs:
     factory = _stacked(evaluation if seeds.stream == EVALUATION else training, frames)
     if workers:
         from understudy.envs.processes import ProcessEnvs
 
-        return ProcessEnvs([factory] * rows, seeds, workers, guard)
-    return SerialEnvs([factory] * rows, seeds, guard=guard)
+        return ProcessEnvs([factory] * rows, seeds, workers, guard, descriptor)
+    return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
 
 
 def _stacked(factory: Callable[[], Any], frames: int) -> Callable[[], Any]:
@@ -244,15 +260,23 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard, frames: int) -> HostEnvs:
+    def make(
+        rows: int,
+        seeds: EpisodeSeeds,
+        workers: int,
+        guard: Guard,
+        frames: int,
+        descriptor: Descriptor | None,
+    ) -> HostEnvs:
         if workers:
             raise EnvironmentError(
                 "an environment that exists already cannot move to worker processes: give a "
                 "callable that makes one"
             )
         if seeds.stream == TRAINING and rows == 1:
-            return SerialEnvs([_stacked(lambda: env, frames)], seeds, owned=False, guard=guard)
-        return SerialEnvs([_stacked(partial(_another, env), frames)] * rows, seeds, guard=guard)
+            return SerialEnvs([_stacked(lambda: env, frames)], seeds, False, guard, descriptor)
+        factory = _stacked(partial(_another, env), frames)
+        return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
 
     return EnvSource(None, spec_of(env.observation_space, env.action_space), 1, make)
 
@@ -279,9 +303,21 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
             f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
         )
 
-    def make(rows: int, seeds: EpisodeSeeds, workers: int, guard: Guard, frames: int) -> HostEnvs:
+    def make(
+        rows: int,
+        seeds: EpisodeSeeds,
+        workers: int,
+        guard: Guard,
+        frames: int,
+        descriptor: Descriptor | None,
+    ) -> HostEnvs:
         from understudy.envs.user_vector import UserVectorEnvs
 
+        if descriptor is not None:
+            raise EnvironmentError(
+                "a vector environment has no single environments to describe: give a callable "
+                "that makes one environment"
+            )
         if workers:
             raise EnvironmentError(
                 "a vector environment cannot move to worker processes: give a callable that "

@@ -12,6 +12,7 @@ import numpy as np
 
 from understudy.envs import worker
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.describing import Descriptor
 from understudy.envs.group import Group, Lost
 from understudy.envs.guard import RESTARTED, STANDARD, TRIES, Fault, Guard, Ledger
 from understudy.envs.rows import Board
@@ -39,6 +40,7 @@ class ProcessEnvs(HostEnvs):
         seeds: EpisodeSeeds,
         num_workers: int | None = None,
         guard: Guard = STANDARD,
+        descriptor: Descriptor | None = None,
     ):
         """`num_workers` defaults to one per core, and never exceeds the environments."""
         if not factories:
@@ -54,8 +56,8 @@ class ProcessEnvs(HostEnvs):
         self._board: Board | None = None
         self._finalizer = Finalize(self, self._group.close, exitpriority=10)
         try:
-            self.spec = _agreed(self._group.start(factories, seeds, guard))
-            self._board = self._group.share(_layout(self.spec, self.num_envs))
+            self.spec = _agreed(self._group.start(factories, seeds, guard, descriptor))
+            self._board = self._group.share(_layout(self.spec, self.num_envs, descriptor))
         except Lost as error:
             self.close()
             raise EnvironmentError(str(error)) from error
@@ -86,7 +88,13 @@ class ProcessEnvs(HostEnvs):
     def restart(self) -> np.ndarray:
         return self._begin(np.zeros(self.num_envs, np.int64))
 
-    def step(self, action: np.ndarray) -> HostStep:
+    def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
+        spans = self._group.spans
+        if only is None:
+            commands, valid = [worker.STEP] * len(spans), self._valid
+        else:
+            action, valid = self._chosen(action, only), only.copy()
+            commands = [worker.SOME + only[slice(*span)].tobytes() for span in spans]
         real = self._border.to_real(action)
         board = self._open_board()
         if real.shape != board.action.shape:
@@ -95,10 +103,14 @@ class ProcessEnvs(HostEnvs):
             )
         board.action[...] = real
         self._clock += 1
-        cut = self._command([worker.STEP] * len(self._group.spans), self._guard.step_timeout)
+        if only is not None:
+            self._begun += ~only  # the time of episodes that are left alone stands still
+        cut = self._command(commands, self._guard.step_timeout)
         last = board.last.copy()
         following = board.next_observation.copy()
-        observation, valid = following, self._valid
+        if only is not None:
+            following[~only] = self._seen[~only]
+        observation = following
         if last.any():
             self._episodes += last
             self._begun[last] = self._clock
@@ -106,11 +118,11 @@ class ProcessEnvs(HostEnvs):
             observation = following.copy()
             observation[last] = board.observation[last]
         if cut:
-            valid = without(cut, self._seen, following)
+            valid = without(cut, valid, self._seen, following)
         self._seen = observation
-        return HostStep(
-            board.reward.copy(), board.terminated.copy(), last, following, observation, valid
-        )
+        reward, terminated = board.reward.copy(), board.terminated.copy()
+        descriptor = None if board.descriptor is None else board.descriptor.copy()
+        return HostStep(reward, terminated, last, following, observation, valid, descriptor)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         real = [self._border.to_real(np.asarray(past)) for past in actions]
@@ -213,8 +225,9 @@ def _comeback(
     return cloudpickle.dumps((episodes[rows], none if past is None else past[rows]))
 
 
-def _layout(spec: Spec, rows: int) -> worker.Layout:
+def _layout(spec: Spec, rows: int, descriptor: Descriptor | None) -> worker.Layout:
     continuous = isinstance(spec.action, Continuous)
     shape = () if isinstance(spec.action, Discrete) else spec.action.shape
     action = (shape, "float32" if continuous else "int64")
-    return worker.Layout(rows, Packer.of(spec.observation), *action)
+    size = descriptor.size if descriptor else 0
+    return worker.Layout(rows, Packer.of(spec.observation), *action, size)

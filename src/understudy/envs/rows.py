@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 import gymnasium
 import numpy as np
 
+from understudy.envs.describing import Descriptor
 from understudy.envs.guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
@@ -39,14 +40,17 @@ class Board(NamedTuple):
     last: np.ndarray
     next_observation: np.ndarray
     observation: np.ndarray  # written only where an episode ended, and by a reset
+    descriptor: np.ndarray | None = None  # NaN where there is none
 
     def of(self, rows: slice) -> "Board":
-        return Board(*(array[rows] for array in self))
+        return Board(*(array[rows] for array in self if array is not None))
 
     def cut(self, rows: int | slice) -> None:
         """These rows are no transitions: their open episodes end one step earlier."""
         self.reward[rows], self.terminated[rows], self.last[rows] = 0.0, False, True
         self.next_observation[rows] = 0
+        if self.descriptor is not None:
+            self.descriptor[rows] = np.nan
 
 
 @final
@@ -67,14 +71,16 @@ class EnvRows:
         first_row: int,
         guard: Guard,
         owned: bool = True,
+        descriptor: Descriptor | None = None,
     ):
         """`owned=False`: each factory gives an environment of the user's, always the same one,
-        and nobody closes it here."""
+        and nobody closes it here. `step` writes the `descriptor` onto a board with room for it."""
         self.first_row = first_row
         self.episodes = np.full(len(factories), -1, np.int64)  # number of the open one
         self.faults: list[Fault] = []
         self._factories, self._seeds, self._owned = list(factories), seeds, owned
         self._drop = guard.non_finite == "drop"
+        self._descriptor = descriptor
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
         self._accepted: np.dtype | None = None  # the dtype last seen and found castable
@@ -86,6 +92,7 @@ class EnvRows:
         self._actions: Any = ()  # the latest, by index
         # Latest observations, as they came (or the entries of a dict, checked).
         self._given: list[Any] = [None] * len(factories)
+        self._dicts: list[Any] = [None] * len(factories)  # latest, where observations are dicts
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
         self.environments: list[gymnasium.Env] = []
         for index, factory in enumerate(factories):
@@ -131,16 +138,18 @@ class EnvRows:
                 )
             self._survive(REBUILT, failure)
 
-    def step(self, board: Board) -> list[int]:
-        """Step every environment once; returns the indices of those to be reset: their episode
-        ended, or they failed and it was cut."""
-        actions, rewards, terminated, last, following, _ = board
+    def step(self, board: Board, only: np.ndarray | None = None) -> list[int]:
+        """Step every environment once (or those marked in `only`); returns the indices of those to
+        be reset: their episode ended, or they failed and it was cut."""
+        actions, rewards, terminated, last, following, _, descriptor = board
         given = actions.copy()  # environments may keep or mutate what they are given
         ended = []
         self._clock, self._actions = self._clock + 1, actions
-        for index, step in enumerate(self._steps):
+        steps = self._steps
+        chosen = range(len(steps)) if only is None else self._leave(board, only)
+        for index in chosen:
             try:
-                observation, reward, terminal, truncated, _ = step(given[index])
+                observation, reward, terminal, truncated, _ = steps[index](given[index])
                 reward = float(reward)
             except Exception as error:
                 failure = self._raised(index, "step()", error)
@@ -168,12 +177,14 @@ class EnvRows:
         # otherwise is the guilty row looked for.
         if self._doubtful or (self._inexact and not np.vdot(following, following) <= LIMIT * LIMIT):
             self._doubtful = False
-            for index in range(len(actions)):
+            for index in chosen:
                 problem = self._tame(index, following)
                 if problem is not None:
                     self._not_finite(index, problem, board)
                     if index not in ended:
                         ended.append(index)
+        if self._descriptor is not None and descriptor is not None:
+            self._describe(self._descriptor, chosen, descriptor)
         return ended
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray], out: np.ndarray) -> None:
@@ -202,6 +213,36 @@ class EnvRows:
                     _log.warning(
                         "environment %d: close() raised %s", self.first_row + index, _named(error)
                     )
+
+    def _leave(self, board: Board, only: np.ndarray) -> list[int]:
+        """Nothing happens in the other rows; gives the indices of those to step."""
+        left = ~only
+        board.reward[left], board.terminated[left], board.last[left] = 0.0, False, False
+        for index in np.flatnonzero(left).tolist():
+            self._begun[index] += 1  # so that its episode's time stands still
+        return np.flatnonzero(only).tolist()
+
+    def _describe(self, descriptor: Descriptor, rows: Sequence[int], out: np.ndarray) -> None:
+        """What the environments look like now, before any is reset. NaN in the rows that were cut
+        and wherever it is not finite."""
+        numbers = np.full(out.shape, np.nan)
+        for index in rows:
+            observation = self._given[index]
+            if observation is None:  # cut
+                continue
+            if self._packer is not None:
+                observation = self._dicts[index]
+            try:
+                told = np.asarray(descriptor.of(self.environments[index], observation), np.float64)
+            except Exception as error:
+                raise self._raised(index, _title(descriptor), error) from error
+            if told.shape != (descriptor.size,):
+                problem = f"{_title(descriptor)} gave shape {told.shape}, its bounds have shape"
+                raise self._error(index, f"{problem} {(descriptor.size,)}")
+            numbers[index] = told
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes NaN as well
+            out[...] = numbers
+        out[~np.isfinite(out)] = np.nan
 
     def _try_reset(self, index: int, observations: np.ndarray) -> RowError | None:
         """Begin the open episode; gives what came in between."""
@@ -251,6 +292,7 @@ class EnvRows:
         """Whatever is not in order is not written before `_tame` has seen it."""
         try:
             entries = self._given[index] = packer.entries(observation)
+            self._dicts[index] = observation
         except EnvironmentError as error:
             raise self._error(index, str(error)) from None
         if all(e.dtype.kind != "f" or np.vdot(e, e) <= LIMIT * LIMIT for e in entries):
@@ -319,6 +361,10 @@ class EnvRows:
 
     def _seed(self, index: int) -> int:
         return self._seeds(self.first_row + index, self.episodes[index])
+
+
+def _title(descriptor: Descriptor) -> str:
+    return f"the descriptor {getattr(descriptor.of, '__name__', type(descriptor.of).__name__)}"
 
 
 def _named(error: Exception) -> str:

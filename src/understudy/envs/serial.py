@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard, Ledger
 from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
@@ -32,12 +33,13 @@ class SerialEnvs(HostEnvs):
         seeds: EpisodeSeeds,
         owned: bool = True,
         guard: Guard = STANDARD,
+        descriptor: Descriptor | None = None,
     ):
         """`owned=False` leaves the environments open at `close`: they are the user's."""
         if not factories:
             raise EnvironmentError("at least one environment is needed, got 0")
         try:
-            self._rows = EnvRows(factories, seeds, 0, guard, owned)
+            self._rows = EnvRows(factories, seeds, 0, guard, owned, descriptor)
         except RowError as error:
             raise EnvironmentError(str(error)) from error
         environments = self._rows.environments
@@ -52,6 +54,7 @@ class SerialEnvs(HostEnvs):
         self._dtype = np.dtype(self.spec.observation.dtype)
         self._valid = np.ones(self.num_envs, np.bool_)
         self._valid.flags.writeable = False
+        self._described = (self.num_envs, descriptor.size) if descriptor else None
         self._ledger = Ledger(guard)
         self.faults = self._ledger.counts
         self._seen = np.zeros(self._shape, self._dtype)  # what was acted on
@@ -72,16 +75,22 @@ class SerialEnvs(HostEnvs):
         self._rows.episodes[:] = -1
         return self.reset()
 
-    def step(self, action: np.ndarray) -> HostStep:
+    def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         count = self.num_envs
         reward = np.empty(count, np.float32)
         terminated = np.empty(count, np.bool_)
         last = np.empty(count, np.bool_)
-        following = np.empty(self._shape, self._dtype)
+        descriptor = np.empty(self._described, np.float32) if self._described else None
+        if only is None:
+            following, valid = np.empty(self._shape, self._dtype), self._valid
+        else:
+            action = self._chosen(action, only)
+            following, valid = self._seen.copy(), only.copy()
         real = self._border.to_real(action)
-        observation, valid = following, self._valid
+        observation = following
+        board = Board(real, reward, terminated, last, following, following, descriptor)
         try:
-            ended = self._rows.step(Board(real, reward, terminated, last, following, following))
+            ended = self._rows.step(board, only)
             if ended:
                 self._ledger.episodes += len(ended)
                 observation = following.copy()
@@ -91,9 +100,9 @@ class SerialEnvs(HostEnvs):
             raise EnvironmentError(str(error)) from error
         if self._rows.faults:
             cut = self._ledger.take(self._rows.take_faults())
-            valid = without(cut, self._seen, following)
+            valid = without(cut, valid, self._seen, following)
         self._seen = observation
-        return HostStep(reward, terminated, last, following, observation, valid)
+        return HostStep(reward, terminated, last, following, observation, valid, descriptor)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         observation = np.empty(self._shape, self._dtype)
@@ -116,10 +125,12 @@ class SerialEnvs(HostEnvs):
         return observation
 
 
-def without(cut: list[int], seen: np.ndarray, following: np.ndarray) -> np.ndarray:
+def without(
+    cut: list[int], valid: np.ndarray, seen: np.ndarray, following: np.ndarray
+) -> np.ndarray:
     """Which rows are transitions when those of `cut` are not. Their next observation becomes the
     one that was acted on: the last good one."""
-    valid = np.ones(len(following), np.bool_)
+    valid = valid.copy()
     valid[cut] = False
     following[cut] = seen[cut]
     return valid

@@ -63,7 +63,12 @@ class UserVectorEnvs(HostEnvs):
         self._episodes[:] = -1
         return self.reset()
 
-    def step(self, action: np.ndarray) -> HostStep:
+    def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
+        if only is not None:
+            raise EnvironmentError(
+                "the rows of a vector environment can only be stepped together: give a callable "
+                "that makes one environment"
+            )
         real = self._border.to_real(action)
         try:
             result = self._env.step(real)

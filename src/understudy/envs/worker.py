@@ -8,7 +8,6 @@ import logging
 import signal
 import traceback
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -45,13 +44,17 @@ class Layout(NamedTuple):
     seen: Packer
     action_shape: tuple[int, ...]
     action_dtype: str
+    descriptor_size: int  # 0: none was asked for
 
 
 def _parts(layout: Layout) -> list[tuple[tuple[int, ...], np.dtype]]:
     observation = ((layout.rows, *layout.seen.shape), layout.seen.dtype)
     action = ((layout.rows, *layout.action_shape), np.dtype(layout.action_dtype))
     flag = ((layout.rows,), np.dtype(np.bool_))
-    return [action, ((layout.rows,), np.dtype(np.float32)), flag, flag, observation, observation]
+    number = np.dtype(np.float32)
+    parts = [action, ((layout.rows,), number), flag, flag, observation, observation]
+    described = [((layout.rows, layout.descriptor_size), number)]
+    return parts + described if layout.descriptor_size else parts
 
 
 def _padded(shape: tuple[int, ...], dtype: np.dtype) -> int:
@@ -73,6 +76,7 @@ def board_on(buffer: Any, layout: Layout) -> Board:
 
 
 STEP, RESET, CLOSE, DONE = b"s", b"r", b"c", b"d"
+SOME = b"o"  # followed by a flag for each row of the worker: step only these
 
 
 def main(
@@ -87,8 +91,8 @@ def main(
         signal.signal(number, signal.SIG_IGN)
     rows, memory = None, None
     try:
-        factories: list[Callable[[], gymnasium.Env]] = cloudpickle.loads(payload)
-        rows = EnvRows(factories, seeds, first_row, guard)
+        factories, descriptor = cloudpickle.loads(payload)
+        rows = EnvRows(factories, seeds, first_row, guard, descriptor=descriptor)
         pipe.send([(env.observation_space, env.action_space) for env in rows.environments])
         agreed = pipe.recv_bytes()
         if agreed != CLOSE:
@@ -114,9 +118,10 @@ def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout) -> None:
     rows.expect(layout.seen)
     pipe.send_bytes(DONE)
     while (command := pipe.recv_bytes()) != CLOSE:
-        if command == STEP:
+        if command == STEP or command[:1] == SOME:
+            only = None if command == STEP else np.frombuffer(command, np.bool_, offset=1)
             # A copy: nothing that may outlive this frame must be a view of the memory.
-            for index in rows.step(board._replace(action=board.action.copy())):
+            for index in rows.step(board._replace(action=board.action.copy()), only):
                 rows.reset_one(index, board.observation)
         elif command == RESET:
             rows.reset(board.observation)
