@@ -237,9 +237,11 @@ def _emitter(world: NativeForQDax, policy: Any, settings: Settings) -> Any:
             variation_percentage=1.0,
             batch_size=settings.batch_size,
         )
+    by_variation = settings.batch_size - settings.by_gradient
     config = PGAMEConfig(
         env_batch_size=settings.batch_size,
-        proportion_mutation_ga=1.0 - settings.gradient_share,
+        # Half a policy more than asked for, because QDax rounds down.
+        proportion_mutation_ga=(by_variation + 0.5) / settings.batch_size,
         num_critic_training_steps=settings.critic_steps,
         num_pg_training_steps=settings.policy_steps,
         replay_buffer_size=settings.replay_size,

@@ -48,3 +48,8 @@ class Settings:
     def generations(self) -> int:
         """After the initial population."""
         return self.evaluations // self.batch_size - 1
+
+    @property
+    def by_gradient(self) -> int:
+        """Policies a generation that gradients make, the greedy actor included."""
+        return round(self.gradient_share * self.batch_size)
