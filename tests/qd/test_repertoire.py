@@ -123,6 +123,17 @@ def test_what_an_empty_cell_holds():
     assert empty.policies["count"].dtype == jnp.int32
 
 
+def test_a_repertoire_can_be_carried_through_a_scan():
+    """Types and shapes are the same before and after."""
+    batch = candidates([1.0], [[0.5, 0.5]], [0])
+
+    def generation(repertoire, _):
+        return qd.add(repertoire, *batch)
+
+    grown, count = jax.lax.scan(generation, qd.empty(CVT, TEMPLATE), length=2)
+    assert count.inserted.tolist() == [1, 0] and grown.filled.sum() == 1
+
+
 @pytest.mark.fault(46, "not inserted, counted")
 @pytest.mark.parametrize("unknown", UNKNOWN)
 @pytest.mark.parametrize("cells", [GRID, CVT], ids=["grid", "cvt"])
@@ -204,8 +215,8 @@ def test_repertoires_of_several_seeds_in_one_program():
     members = [candidates([seed * 1.0, 3.0], [[0.1, 0.1], [0.9, 0.9]], [0, 1]) for seed in (1, 2)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *members)
     empty = jax.tree.map(lambda x: jnp.stack([x, x]), qd.empty(CVT, TEMPLATE))
-    both, count = jax.vmap(qd.add)(empty, *stacked)
+    both, count = jax.jit(jax.vmap(qd.add))(empty, *stacked)
     for member, offered in enumerate(members):
-        alone, _ = qd.add(qd.empty(CVT, TEMPLATE), *offered)
+        alone, _ = add(qd.empty(CVT, TEMPLATE), *offered)
         assert bits(jax.tree.map(lambda x, member=member: x[member], both)) == bits(alone)
     assert count.inserted.tolist() == [2, 2]

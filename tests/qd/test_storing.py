@@ -11,6 +11,7 @@ from understudy.qd.centroids import Cvt, make_cvt, make_grid
 from understudy.qd.storing import load_repertoire, pack, save_repertoire, unpack
 from understudy.runs import checkpoint
 
+add = jax.jit(qd.add)
 LOW, HIGH = (0.0, -1.0), (0.1, 1.0)
 GRID = make_grid((4, 3), LOW, HIGH)
 CVT = make_cvt(7, LOW, HIGH, samples=200)
@@ -28,7 +29,7 @@ def grown(cells, count=5):
     fitness = jax.random.normal(next(keys), (count,))
     born = jnp.arange(count, dtype=jnp.int32)
     offered = jax.tree.map(some, TEMPLATE), fitness, descriptor, born
-    return qd.add(qd.empty(cells, TEMPLATE), *offered)[0]
+    return add(qd.empty(cells, TEMPLATE), *offered)[0]
 
 
 def assert_same(one, other):
@@ -65,7 +66,7 @@ def test_what_comes_back_can_be_added_to(tmp_path):
     kept = load_repertoire(place, TEMPLATE).repertoire
     policies = jax.tree.map(lambda x: x[None] + 1, TEMPLATE)
     offered = policies, jnp.array([9.0]), jnp.array([[0.05, 0.5]]), jnp.array([70])
-    assert_same(qd.add(kept, *offered)[0], qd.add(repertoire, *offered)[0])
+    assert_same(add(kept, *offered)[0], add(repertoire, *offered)[0])
 
 
 @pytest.mark.fault(50, "another grid: an error that names both")

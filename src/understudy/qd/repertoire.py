@@ -43,7 +43,7 @@ def empty(cells: Cells, policy_template: Tree) -> Repertoire:
     # Copies, so that a program may be given the repertoire for good.
     return Repertoire(
         policies=jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), policy_template),
-        fitness=jnp.full(count, -jnp.inf),
+        fitness=jnp.full(count, -jnp.inf, jnp.float32),
         descriptor=jnp.copy(cells.centres),
         born=jnp.full(count, -1, jnp.int32),
         cells=jax.tree.map(jnp.copy, cells),
