@@ -57,7 +57,13 @@ def test_imports_follow_the_river():
 
 @pytest.mark.parametrize(
     ("importer", "imported"),
-    [("math", "engine"), ("experience", "algorithms"), ("envs", "experience"), ("runs", "agent")],
+    [
+        ("math", "engine"),
+        ("experience", "algorithms"),
+        ("envs", "experience"),
+        ("runs", "agent"),
+        ("qd", "agent"),
+    ],
 )
 def test_the_import_contract_notices_a_wrong_import(tmp_path, importer, imported):
     rooms = [
@@ -72,6 +78,7 @@ def test_the_import_contract_notices_a_wrong_import(tmp_path, importer, imported
         "envs",
         "engine",
         "runs",
+        "qd",
     ]
     for room in [*rooms, "agent", "cli"]:
         folder = tmp_path / "understudy" / room
