@@ -77,7 +77,7 @@ def length_of(seed):
 def host_evaluator(members, episodes, seed=0, **settings):
     seeds = EpisodeSeeds(seed, episodes, members).for_evaluation()
     envs = SerialEnvs([lambda: Seeded(**settings)] * (members * episodes), seeds)
-    return HostEvaluator(Same(), envs, members, episodes), seeds
+    return HostEvaluator(Setting(Same(), envs.spec, seed, members, 1), envs, episodes), seeds
 
 
 class Walk(NamedTuple):
@@ -120,41 +120,41 @@ def test_host_returns_are_the_lengths(members):
     evaluator, seeds = host_evaluator(members, episodes)
     lengths = [length_of(seeds(row, 0)) for row in range(members * episodes)]
     assert len(set(lengths)) > 2  # the longest must not push out the shortest
-    returns = evaluator.returns(policies(*[0.0] * members))
+    returns = evaluator.play(policies(*[0.0] * members)).returns
     np.testing.assert_array_equal(returns, np.reshape(lengths, (members, episodes)))
 
 
 def test_host_evaluation_repeats_itself():
     evaluator, _ = host_evaluator(2, 4, pays_action=True)
-    first = evaluator.returns(policies(0.1, 0.2))
-    other = evaluator.returns(policies(-0.5, 0.2))
-    np.testing.assert_array_equal(evaluator.returns(policies(0.1, 0.2)), first)
+    first = evaluator.play(policies(0.1, 0.2)).returns
+    other = evaluator.play(policies(-0.5, 0.2)).returns
+    np.testing.assert_array_equal(evaluator.play(policies(0.1, 0.2)).returns, first)
     assert (other[0] != first[0]).all() and (other[1] == first[1]).all()
 
 
 def test_host_members_play_their_own_policies():
     evaluator, seeds = host_evaluator(2, 3, pays_action=True)
-    returns = evaluator.returns(policies(-0.4, 0.6))
+    returns = evaluator.play(policies(-0.4, 0.6)).returns
     for row, value in enumerate([-0.4] * 3 + [0.6] * 3):
         expected = in_real_units(value, length_of(seeds(row, 0)))
         assert returns[row // 3, row % 3] == pytest.approx(expected, abs=1e-4)
 
 
 def test_another_seed_is_another_evaluation():
-    one, other = (host_evaluator(1, 8, seed=seed)[0].returns(policies(0.0)) for seed in (0, 1))
+    one, other = (host_evaluator(1, 8, seed=seed)[0].play(policies(0.0)).returns for seed in (0, 1))
     assert (one != other).any()
 
 
 def test_a_members_episodes_are_those_of_the_single_run():
-    several = host_evaluator(3, 4, seed=5)[0].returns(policies(0.0, 0.0, 0.0))
-    single = host_evaluator(1, 4, seed=7)[0].returns(policies(0.0))
+    several = host_evaluator(3, 4, seed=5)[0].play(policies(0.0, 0.0, 0.0)).returns
+    single = host_evaluator(1, 4, seed=7)[0].play(policies(0.0)).returns
     np.testing.assert_array_equal(several[2], single[0])
 
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_native_episodes_are_counted_whole_and_once(members):
     evaluator = native(RandomLength(), members, 8, seed=0)
-    returns = evaluator.returns(policies(*[0.0] * members))
+    returns = evaluator.play(policies(*[0.0] * members)).returns
     assert returns.shape == (members, 8) and returns.dtype == np.float64
     length, steps = np.divmod(returns, 1000)
     np.testing.assert_array_equal(steps, length)
@@ -164,17 +164,17 @@ def test_native_episodes_are_counted_whole_and_once(members):
 
 def test_native_evaluation_repeats_itself_and_members_differ():
     evaluator = native(RandomLength(pays_action=True), 2, 5, seed=3)
-    lengths = native(RandomLength(), 2, 5, seed=3).returns(policies(0, 0)) % 1000
-    returns = evaluator.returns(policies(-0.4, 0.6))
-    np.testing.assert_array_equal(evaluator.returns(policies(-0.4, 0.6)), returns)
+    lengths = native(RandomLength(), 2, 5, seed=3).play(policies(0, 0)).returns % 1000
+    returns = evaluator.play(policies(-0.4, 0.6)).returns
+    np.testing.assert_array_equal(evaluator.play(policies(-0.4, 0.6)).returns, returns)
     for member, value in enumerate([-0.4, 0.6]):
         expected = [in_real_units(value, int(length)) for length in lengths[member]]
         np.testing.assert_allclose(returns[member], expected, atol=1e-4)
 
 
 def test_a_native_members_episodes_are_those_of_the_single_run():
-    several = native(RandomLength(), 3, 6, seed=5).returns(policies(0, 0, 0))
-    single = native(RandomLength(), 1, 6, seed=7).returns(policies(0))
+    several = native(RandomLength(), 3, 6, seed=5).play(policies(0, 0, 0)).returns
+    single = native(RandomLength(), 1, 6, seed=7).play(policies(0)).returns
     np.testing.assert_array_equal(several[2], single[0])
 
 
@@ -194,7 +194,7 @@ def test_an_episode_that_was_cut_by_a_fault_is_played_again():
     Fragile.broken = False
     envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
     evaluator = HostEvaluator(Same(), envs, 1, 2)
-    returns = evaluator.returns(jnp.zeros((1, 1)))
+    returns = evaluator.play(jnp.zeros((1, 1))).returns
     seeds = EpisodeSeeds(0, 2)
     assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]
     evaluator.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.engine import evaluate, open_episodes
+from understudy.engine import open_episodes, playing
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.types import EnvironmentError
 
@@ -137,7 +137,7 @@ def test_an_endless_episode_has_no_statistics(monkeypatch, caplog):
         hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
     )
     agent, told = us.SAC(Endless, config), []
-    monkeypatch.setattr(evaluate, "MOST_STEPS", 30)
+    monkeypatch.setattr(playing, "MOST_STEPS", 30)
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
     agent.train(40, run=run, observers=(lambda facts: told.append(dict(facts)),), progress=False)
     agent.close()

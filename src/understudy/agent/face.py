@@ -359,7 +359,7 @@ class Agent:
         if episodes not in self._evaluators:
             made = make_evaluator(self._setting, self._source, episodes, self._guard)
             self._evaluators[episodes] = made
-        returns = self._evaluators[episodes].returns(self._policy())
+        returns = self._evaluators[episodes].play(self._policy()).returns
         self._scores = returns.mean(axis=1)
         return returns
 

@@ -5,6 +5,7 @@ from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
 from understudy.engine.host import HostTrainer
 from understudy.engine.trainer import Setting, Trainer
 from understudy.envs.base import NativeEnv
+from understudy.envs.describing import Descriptor
 from understudy.envs.frames import stack_frames
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
@@ -42,13 +43,17 @@ def make_trainer(
 
 
 def make_evaluator(
-    setting: Setting, source: Source, episodes: int, guard: Guard = STANDARD
+    setting: Setting,
+    source: Source,
+    episodes: int,
+    guard: Guard = STANDARD,
+    descriptor: Descriptor | None = None,
 ) -> HostEvaluator | NativeEvaluator:
     """What plays `episodes` of each member on environments of its own."""
-    algorithm, members = setting.algorithm, setting.num_seeds
     if isinstance(source, NativeEnv):
-        return NativeEvaluator(setting, source, episodes)
-    seeds = EpisodeSeeds(setting.seed, episodes, members).for_evaluation()
-    envs = source.make_host(members * episodes, seeds, guard=guard)
+        return NativeEvaluator(setting, source, episodes, descriptor)
+    seeds = EpisodeSeeds(setting.seed, episodes, setting.num_seeds).for_evaluation()
+    rows = setting.num_seeds * episodes
+    envs = source.make_host(rows, seeds, guard=guard, descriptor=descriptor)
     envs.speak(setting.spec.action)
-    return HostEvaluator(algorithm, envs, members, episodes)
+    return HostEvaluator(setting, envs, episodes, descriptor)

@@ -1,0 +1,247 @@
+"""Episodes played without exploring, one a row, all begun together: what evaluation and
+quality-diversity are made of.
+
+Rows are member × episode. A row that has finished its episode is ignored until the last one has,
+so that what is told of an episode (return, length, descriptor) is told of all of it and of nothing
+else. Members may be many: a repertoire is played as one policy a member.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.algorithms.base import Algorithm
+from understudy.engine.actions import initial_memory, to_real
+from understudy.engine.feeding import Experience, add
+from understudy.engine.members import over_members
+from understudy.envs.base import HostEnvs, HostStep, NativeEnv
+from understudy.envs.describing import Descriptor
+from understudy.types import Key, Spec, Transition, Tree
+
+MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
+
+_log = logging.getLogger("understudy.engine")
+
+
+class Played(NamedTuple):
+    """What became of each row's episode."""
+
+    total: Float[Array, " rows"]  # its return
+    steps: Int32[Array, " rows"]
+    descriptor: Float[Array, "rows size"] | None
+
+
+class Told(NamedTuple):
+    """A step of all rows on the host."""
+
+    step: Transition
+    valid: np.ndarray  # [rows] bool: whether it belongs to the episode that is played
+
+
+class _Reel(NamedTuple):
+    """What a program carries from step to step."""
+
+    env: Tree
+    observation: Array
+    memory: Tree
+    playing: Bool[Array, " rows"]
+    played: Played
+    experience: Experience | None
+    time: Int32[Array, ""]
+
+
+@final
+class NativeStage:
+    """Native environments: an episode of every row in one program."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: NativeEnv,
+        spec: Spec,
+        members: int,
+        episodes: int,
+        descriptor: Descriptor | None = None,
+        episode_length: int | None = None,
+    ):
+        self._algorithm, self._env, self._spec = algorithm, env, spec
+        self._members, self._episodes, self._descriptor = members, episodes, descriptor
+        self._limit = min(episode_length or env.max_steps, env.max_steps)
+        self._act = act_program(algorithm, members)
+
+    def play(
+        self, policies: Any, keys: Key, experience: Experience | None = None
+    ) -> tuple[Played, Experience | None]:
+        """Pure. `policies` and `keys` have a member axis; experience, where there is any, a lane
+        for every row, to which its steps are added."""
+        start = self._begin(policies, keys, experience)
+
+        def unfinished(reel: _Reel) -> Array:
+            return jnp.any(reel.playing) & (reel.time < self._limit)
+
+        end = jax.lax.while_loop(unfinished, lambda reel: self._step(policies, keys, reel), start)
+        return end.played, end.experience
+
+    def _begin(self, policies: Any, keys: Key, experience: Experience | None) -> _Reel:
+        def row_keys(key: Key) -> Key:
+            return jax.random.split(jax.random.split(key)[0], self._episodes)
+
+        rows = self._members * self._episodes
+        env, observation = jax.vmap(self._env.reset)(jax.vmap(row_keys)(keys).reshape(rows, 2))
+        size = self._descriptor.size if self._descriptor else None
+        described = None if size is None else jnp.zeros((rows, size))
+        return _Reel(
+            env=env,
+            observation=observation,
+            memory=initial_memory(self._algorithm, policies, self._members, self._episodes),
+            playing=jnp.ones(rows, bool),
+            played=Played(jnp.zeros(rows), jnp.zeros(rows, jnp.int32), described),
+            experience=experience,
+            time=jnp.int32(0),
+        )
+
+    def _step(self, policies: Any, keys: Key, reel: _Reel) -> _Reel:
+        rows, by_member = len(reel.playing), (self._members, self._episodes)
+        act_keys = jax.vmap(lambda key: jax.random.split(key)[1])(keys)
+        step_keys = jax.vmap(
+            lambda key: jax.random.split(jax.random.fold_in(key, reel.time), self._episodes)
+        )(act_keys).reshape(rows, 2)
+        seen = reel.observation.reshape(*by_member, *reel.observation.shape[1:])
+        first = jnp.broadcast_to(reel.time == 0, by_member)
+        action, memory = self._act(policies, reel.memory, seen, first, act_keys)
+        action = action.reshape(rows, *action.shape[2:])
+        after = jax.vmap(self._env.step)(reel.env, to_real(action, self._spec), step_keys)
+        last = after.terminated | after.truncated | (reel.time + 1 >= self._limit)
+        experience = reel.experience
+        if experience is not None:
+            happened = Transition(
+                reel.observation, action, after.reward, after.terminated, last, after.observation
+            )
+            experience = add(experience, happened, reel.playing)
+        played = Played(
+            total=reel.played.total + jnp.where(reel.playing, after.reward, 0.0),
+            steps=reel.played.steps + reel.playing,
+            descriptor=self._describe(reel, after.state, after.observation),
+        )
+        playing = reel.playing & ~last
+        return _Reel(
+            after.state, after.observation, memory, playing, played, experience, reel.time + 1
+        )
+
+    def _describe(self, reel: _Reel, state: Tree, observation: Array) -> Array | None:
+        """With this step taken in, where it belongs to the episode."""
+        if self._descriptor is None:
+            return None
+        so_far = reel.played.descriptor
+        assert so_far is not None
+        now = jax.vmap(self._descriptor.of)(state, observation).astype(jnp.float32)
+        if self._descriptor.over == "mean":
+            # As a running mean: no sum to be divided by a number of steps that may be zero.
+            now = so_far + (now - so_far) / (reel.played.steps[:, None] + 1.0)
+        return jnp.where(reel.playing[:, None], now, so_far)
+
+
+@final
+class HostStage:
+    """Gymnasium environments, stepped with all members' policies in one fused act."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        envs: HostEnvs,
+        members: int,
+        episodes: int,
+        descriptor: Descriptor | None = None,
+        episode_length: int | None = None,
+    ):
+        self.envs = envs
+        self._members, self._episodes, self._descriptor = members, episodes, descriptor
+        self._limit = episode_length
+        self._act = jax.jit(act_program(algorithm, members))
+        self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)
+        self._keys = jnp.zeros((members, 2), jnp.uint32)  # acting draws nothing
+
+    def play(
+        self,
+        policies: Any,
+        observation: np.ndarray,
+        tell: Callable[[Told], None] | None = None,
+        tries: int | None = None,
+        only: bool = False,
+    ) -> Played:
+        """From the first `observation`, which whoever begins the episodes was given. An episode
+        that a fault has cut is played again; where that was the last of its `tries`, its return is
+        NaN. Every step is told. With `only`, rows that have finished are not stepped on."""
+        rows, memory = len(observation), self._begin(policies)
+        tally = _Tally(rows, self._descriptor, self._limit or MOST_STEPS, tries)
+        first, by_member = np.ones(rows, bool), (self._members, self._episodes)
+        while tally.playing.any():
+            seen = observation.reshape(*by_member, *observation.shape[1:])
+            action, memory = self._act(policies, memory, seen, first.reshape(by_member), self._keys)
+            action = np.asarray(action).reshape(rows, *action.shape[2:])
+            playing = tally.playing
+            step = self.envs.step(action, playing) if only else self.envs.step(action)
+            last = tally.take(step)
+            if tell is not None:
+                facts = (observation, action, step.reward, step.terminated, last)
+                tell(Told(Transition(*facts, step.next_observation), playing & step.valid))
+            observation, first = step.observation, step.last
+        if tally.unended and self._limit is None:
+            _log.warning(
+                "%d episodes of an evaluation had not ended after %d steps: their returns are "
+                "those up to there", tally.unended, MOST_STEPS,
+            )  # fmt: skip
+        return Played(tally.total, tally.steps, tally.described)
+
+
+@final
+class _Tally:
+    """The open episodes of a `HostStage`."""
+
+    def __init__(self, rows: int, descriptor: Descriptor | None, limit: int, tries: int | None):
+        self.total, self.steps = np.zeros(rows), np.zeros(rows, np.int32)
+        self.playing, self.unended = np.ones(rows, bool), 0
+        self.described = None if descriptor is None else np.zeros((rows, descriptor.size), "f4")
+        self._descriptor, self._limit = descriptor, limit
+        self._tries = np.full(rows, np.iinfo(np.int64).max if tries is None else tries)
+
+    def take(self, step: HostStep) -> np.ndarray:
+        """Count a step in; gives [rows], where an episode's last step was."""
+        valid, cut = self.playing & step.valid, self.playing & step.last & ~step.valid
+        self.total = np.where(valid, self.total + step.reward, self.total)
+        self.steps = self.steps + valid
+        at_limit = valid & (self.steps >= self._limit)
+        last = step.last | at_limit
+        self.unended += int((at_limit & ~step.last).sum())
+        if self.described is not None:
+            self._describe(step.descriptor, valid)
+        self._tries[cut] -= 1
+        self.total[cut], self.steps[cut] = 0.0, 0
+        given_up = cut & (self._tries <= 0)
+        self.total[given_up] = np.nan
+        self.playing = self.playing & ~(last & valid) & ~given_up
+        return last
+
+    def _describe(self, now: np.ndarray | None, valid: np.ndarray) -> None:
+        assert now is not None and self._descriptor is not None and self.described is not None
+        if self._descriptor.over == "mean":
+            # The first step's takes the place of whatever an episode that was cut has left.
+            share = np.float32(1) / np.maximum(self.steps, 1)[:, None].astype(np.float32)
+            now = np.where(share == 1, now, self.described + (now - self.described) * share)
+        self.described = np.where(valid[:, None], now, self.described)
+
+
+def act_program(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array, Tree]]:
+    """All members' actions without exploring, each for its own rows."""
+
+    def act(
+        policy: Any, memory: Tree, observation: Array, first: Array, key: Key
+    ) -> tuple[Array, Tree]:
+        return algorithm.act(policy, memory, observation, first, key, False)[:2]
+
+    return over_members(act, members)

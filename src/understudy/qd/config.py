@@ -1,0 +1,122 @@
+"""What can be set about quality-diversity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.algorithms.settings import Config, setting
+from understudy.algorithms.td3 import TD3Config
+
+
+@dataclass(frozen=True)
+class QDConfig(Config):
+    """The settings that MAP-Elites and its kin share. Abstract."""
+
+    generation_size: int = setting(256, at_least=2)
+    """Policies evaluated in each generation."""
+    cells: int = setting(1_024, at_least=2)
+    """Cells of the repertoire: the centroids of a CVT."""
+    grid: tuple[int, ...] | None = setting(None, at_least=1)
+    """Cells along each number of the descriptor, for a grid instead."""
+    episode_length: int | None = setting(None, at_least=1)
+    """Steps after which an evaluation's episode is cut (default: the environment's own limit)."""
+    starts: str = setting("random", choices=("random", "fixed"))
+    """Where episodes begin: each somewhere else, or all at the same place."""
+    score_offset: float | None = setting(None)
+    """What the QD-score takes from every elite's fitness, so that none counts less than nothing
+    (default: the lowest fitness of the first generation)."""
+    hidden_sizes: tuple[int, ...] = setting((128, 128), at_least=1)
+    """Hidden layers of the policies."""
+    activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
+    """Activation of all hidden layers."""
+    initialisation: str = setting("kaiming", choices=("kaiming", "orthogonal"))
+    """How weights begin."""
+    iso_sigma: float = setting(0.005, at_least=0.0)
+    """Standard deviation of the noise on each weight of an offspring."""
+    line_sigma: float = setting(0.05, at_least=0.0)
+    """Standard deviation of its step along the line between two parents, in their distance."""
+
+    def td3(self) -> TD3Config:
+        """The agent that a policy of the repertoire is."""
+        return TD3Config(
+            actor_hidden_sizes=self.hidden_sizes,
+            activation=self.activation,
+            initialisation=self.initialisation,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class MAPElitesConfig(QDConfig):
+    """MAP-Elites with iso+line variation (Vassiliades and Mouret, arXiv 1804.03906)."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+
+@final
+@dataclass(frozen=True)
+class PGAMEConfig(QDConfig):
+    """PGA-MAP-Elites (Nilsson and Cully, GECCO 2021): half of every generation varies as in
+    MAP-Elites, the other half follows the gradient of TD3's critic."""
+
+    gradient_share: float = setting(0.5, at_least=0.0, at_most=1.0)
+    """Share of a generation that comes from the gradient, TD3's own (greedy) actor among it."""
+    critic_steps: int = setting(300, at_least=1)
+    """TD3 updates after each generation."""
+    policy_steps: int = setting(100, at_least=0)
+    """Gradient steps that an offspring takes."""
+    policy_learning_rate: float = setting(1e-3, at_least=0.0)
+    """Adam's step size in these."""
+    learning_rate: float = setting(3e-4, at_least=0.0)
+    """Adam's step size for critics and greedy actor."""
+    critic_hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
+    """Hidden layers of the critics."""
+    batch_size: int = setting(256, at_least=1)
+    """Transitions per update and gradient step."""
+    buffer_size: int = setting(1_000_000, at_least=1)
+    """Transitions that replay holds, of all evaluations alike."""
+    gamma: float = setting(0.99, at_least=0.0, at_most=1.0)
+    """Discount per step."""
+    tau: float = setting(0.005, above=0.0, at_most=1.0)
+    """How far targets move towards their networks at each target update."""
+    policy_delay: int = setting(2, at_least=1)
+    """Critic updates per update of the greedy actor and of all targets."""
+    policy_noise: float = setting(0.2, at_least=0.0)
+    """Standard deviation of the noise that smooths the target action."""
+    noise_clip: float = setting(0.5, at_least=0.0)
+    """Bound of the smoothing noise."""
+    num_critics: int = setting(2, at_least=1)
+    """Independently initialised critics; the smallest opinion counts."""
+    reward_scale: float = setting(1.0)
+    """Factor on rewards when a batch is sampled."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def contradictions(self) -> list[str]:
+        problems = []
+        if self.critic_steps % self.policy_delay:
+            problems.append(
+                f"critic_steps {self.critic_steps} must be a multiple of policy_delay "
+                f"{self.policy_delay}"
+            )
+        if self.batch_size > self.buffer_size:
+            problems.append(
+                f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
+            )
+        return problems
+
+    @property
+    def gradient_size(self) -> int:
+        """Policies of a generation that come from the gradient."""
+        return round(self.gradient_share * self.generation_size)
+
+    def td3(self) -> TD3Config:
+        shared = ("learning_rate", "critic_hidden_sizes", "batch_size", "buffer_size", "gamma",
+                  "tau", "policy_delay", "policy_noise", "noise_clip", "num_critics",
+                  "reward_scale", "activation", "initialisation")  # fmt: skip
+        settings = {name: getattr(self, name) for name in shared}
+        return TD3Config(
+            actor_hidden_sizes=self.hidden_sizes,
+            min_buffer_size=min(1_000, self.buffer_size),
+            **settings,
+        )

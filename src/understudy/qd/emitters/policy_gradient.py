@@ -1,0 +1,81 @@
+"""Variation by TD3's critic (Nilsson and Cully, "Policy Gradient Assisted MAP-Elites", GECCO 2021).
+
+Critics and greedy actor are those of the library's own TD3, trained by its own update on the steps
+of all evaluations. Offspring climb the same critic by the same objective, all at once.
+"""
+
+from functools import partial
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from understudy.algorithms.steps import adam, descend
+from understudy.algorithms.td3 import TD3
+from understudy.algorithms.td3.losses import actor_loss
+from understudy.engine.feeding import draw
+from understudy.engine.updates import Learner, begin, metric_names, updates
+from understudy.experience import Ring
+from understudy.nets import chosen
+from understudy.qd.emitters.base import Emitter
+from understudy.qd.repertoire import Repertoire, sample
+from understudy.types import Key, Spec, Tree
+
+
+@final
+class PolicyGradient(Emitter):
+    """Elites that took `policy_steps` towards what the critic likes, and the greedy actor."""
+
+    def __init__(
+        self,
+        td3: TD3,
+        spec: Spec,
+        size: int,
+        lanes: int,
+        critic_steps: int,
+        policy_steps: int,
+        policy_learning_rate: float,
+    ):
+        """`lanes` is that of the experience: as many policies as a whole generation has."""
+        self.size, self._td3, self._critic_steps = size, td3, critic_steps
+        self._policy_steps, self._step_size = policy_steps, policy_learning_rate
+        self.metric_names = metric_names(td3, spec, lanes)
+        self._begin = partial(begin, td3, spec, lanes, len(self.metric_names))
+
+    def init(self, key: Key) -> Learner:
+        return self._begin(key)
+
+    def ask(
+        self, state: Learner, repertoire: Repertoire, experience: Ring | None, key: Key
+    ) -> Tree:
+        greedy = jax.tree.map(lambda leaf: leaf[None], state.state.actor)
+        if self.size == 1:
+            return greedy
+        parents_key, climb_key = jax.random.split(key)
+        parents = sample(repertoire, parents_key, self.size - 1)
+        offspring = self.climb(state, parents, experience, climb_key)
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), offspring, greedy)
+
+    def climb(self, state: Learner, policies: Tree, experience: Any, key: Key) -> Tree:
+        """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
+        one draw a step, and one product with the critic for all."""
+        optimiser = adam(None)
+        critic, step_size = chosen(state.state.critic, 0), jnp.float32(self._step_size)
+
+        def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
+            batch, _ = draw(self._td3, state.state, experience, key)
+
+            def one(policy: Tree, moments: Tree) -> tuple[Tree, Tree]:
+                gradient = jax.grad(actor_loss)(policy, critic, batch)
+                return descend(optimiser, gradient, moments, policy, step_size)
+
+            return jax.vmap(one)(*carry), None
+
+        start = policies, jax.vmap(optimiser.init)(policies)
+        (policies, _), _ = jax.lax.scan(step, start, jax.random.split(key, self._policy_steps))
+        return policies
+
+    def tell(self, state: Learner, experience: Ring | None) -> Learner:
+        assert experience is not None
+        learner, _ = updates(self._td3, state, experience, 0, self._critic_steps)
+        return learner
