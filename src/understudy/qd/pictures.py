@@ -145,7 +145,7 @@ STYLE = """
   grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); }
 .repertoire .maps svg:not(:only-child) text { font-size: 22px; }
 .repertoire text { fill: var(--soft, #5c6470); font: 15px system-ui, sans-serif; }
-@media (max-width: 620px) { .repertoire text { font-size: 24px; } }
+@media (max-width: 620px) { .repertoire text { font-size: 21px; } }
 .repertoire path { stroke: var(--card, #fff); stroke-width: 0.8; }
 .repertoire .none { fill: var(--line, #e3e6ea); }
 .repertoire a { cursor: pointer; }
