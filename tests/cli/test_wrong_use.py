@@ -35,7 +35,7 @@ WRONG = {
     "misspelt env": ("train sac Pendulm-v1", 'no environment "Pendulm-v1"', '"Pendulum-v1"'),
     "old version": ("train td3 HalfCheeta-v5", '"HalfCheetah-v5"'),
     "misspelt native env": ("train sac jax:Pendulm-v1", '"jax:Pendulum-v1"'),
-    "no such adapter": ("train sac brax:ant", "brax"),
+    "no such adapter": ("train sac playground:CheetahRun", "playground"),
     "negative steps": ("train --steps -5", "steps must be at least 1, got -5"),
     "steps in words": ("train --steps abc", "steps must be a whole number", "'abc'"),
     "half a step": ("train --steps 0.5", "steps must be a whole number", "0.5"),

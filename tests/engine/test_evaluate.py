@@ -193,7 +193,7 @@ class Fragile(Seeded):
 def test_an_episode_that_was_cut_by_a_fault_is_played_again():
     Fragile.broken = False
     envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
-    evaluator = HostEvaluator(Same(), envs, 1, 2)
+    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, 2)
     returns = evaluator.play(jnp.zeros((1, 1))).returns
     seeds = EpisodeSeeds(0, 2)
     assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]

@@ -6,7 +6,12 @@ from understudy.algorithms import available
 from understudy.cli.parsing import Parser, show
 from understudy.envs.native import NATIVE
 
-GAMES = {"atari:GAME": "atari", "MinAtar/GAME-v1": "minatar"}  # registered when asked for
+# Known when asked for: the extra, and an example.
+EXTRAS = {
+    "brax:NAME": ("brax", "brax:halfcheetah"),
+    "atari:GAME": ("atari", "atari:Breakout"),
+    "MinAtar/GAME-v1": ("minatar", "MinAtar/Breakout-v1"),
+}
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -28,8 +33,8 @@ def _environments() -> None:
     for env in sorted(gymnasium.registry):
         if "/" not in env:
             print(env)
-    for env, extra in GAMES.items():
-        print(f"{env:24} such as {env.replace('GAME', 'Breakout')}; needs understudy[{extra}]")
+    for env, (extra, example) in EXTRAS.items():
+        print(f"{env:24} such as {example}; needs understudy[{extra}]")
 
 
 def _presets() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.base import Algorithm
 from understudy.engine.actions import initial_memory, to_real
@@ -29,11 +29,11 @@ _log = logging.getLogger("understudy.engine")
 
 
 class Played(NamedTuple):
-    """What became of each row's episode."""
+    """What became of each row's episode. Arrays of JAX or of NumPy."""
 
-    total: Float[Array, " rows"]  # its return
-    steps: Int32[Array, " rows"]
-    descriptor: Float[Array, "rows size"] | None
+    total: Any  # [rows] its return
+    steps: Any  # [rows]
+    descriptor: Any  # [rows, size]; None where behaviours are not described
 
 
 class Told(NamedTuple):
@@ -88,7 +88,7 @@ class NativeStage:
         return end.played, end.experience
 
     def _begin(self, policies: Any, keys: Key, experience: Experience | None) -> _Reel:
-        def row_keys(key: Key) -> Key:
+        def row_keys(key: Key) -> Array:
             return jax.random.split(jax.random.split(key)[0], self._episodes)
 
         rows = self._members * self._episodes
@@ -188,7 +188,7 @@ class HostStage:
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
             if tell is not None:
-                facts = (observation, action, step.reward, step.terminated, last)
+                facts: list[Any] = [observation, action, step.reward, step.terminated, last]
                 tell(Told(Transition(*facts, step.next_observation), playing & step.valid))
             observation, first = step.observation, step.last
         if tally.unended and self._limit is None:

@@ -5,8 +5,10 @@ from typing import Any
 
 _HOME = {
     "AtariSettings": "ale",
+    "Brax": "brax_env",
     "CheckReport": "check",
     "atari": "ale",
+    "brax": "brax_env",
     "check": "check",
     "EnvSource": "make",
     "resolve": "make",
