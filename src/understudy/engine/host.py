@@ -123,6 +123,7 @@ class HostTrainer(Trainer):
 
     def _pack(self, action: np.ndarray, step: HostStep, memory: Tree) -> np.ndarray:
         facts = step._asdict() | {"observation": self._seen, "action": action}
+        del facts["descriptor"]  # nothing learns from it
         if isinstance(memory, Memory):
             facts["memory"] = self._remembered(memory)
         self._seen, first = step.observation, step.last | ~step.valid

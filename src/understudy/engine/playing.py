@@ -188,8 +188,9 @@ class HostStage:
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
             if tell is not None:
-                facts: list[Any] = [observation, action, step.reward, step.terminated, last]
-                tell(Told(Transition(*facts, step.next_observation), playing & step.valid))
+                facts: Any = (observation, action, step.reward, step.terminated, last)
+                happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
+                tell(Told(happened, playing & step.valid))
             observation, first = step.observation, step.last
         if tally.unended and self._limit is None:
             _log.warning(

@@ -197,11 +197,11 @@ def _touching(model: Any, geoms: tuple[str, ...], within: float) -> Callable[[An
     rotate = importlib.import_module("brax.math").rotate
     ids = np.array([model.geom(name).id for name in geoms])
     links = model.geom_bodyid[ids] - 1  # Brax does not count the world
-    radius, half_length = np.float32(model.geom_size[ids, :2].T)  # a sphere's is 0
-    w, x, y, z = np.float32(model.geom_quat[ids].T)
+    radius, half_length = model.geom_size[ids, :2].T.astype(np.float32)  # a sphere's is 0
+    w, x, y, z = model.geom_quat[ids].T.astype(np.float32)
     along = np.stack([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])
     half = (half_length * along).T
-    ends = np.float32(model.geom_pos[ids]) + np.stack([half, -half])  # [2, feet, 3]
+    ends = model.geom_pos[ids].astype(np.float32) + np.stack([half, -half])  # [2, feet, 3]
 
     def touching(state: BraxState, observation: Array) -> Float[Array, "feet"]:
         x = state.physics.x

@@ -23,12 +23,16 @@ class EpisodeSeeds:
     members: int = 1
     stream: int = TRAINING
     """Separates uses of one seed: training and evaluation never meet the same episodes."""
+    fixed: bool = False
+    """Begin all of them alike."""
 
     @property
     def rows(self) -> int:
         return self.members * self.envs_per_member
 
     def __call__(self, row: int | np.integer, episode: int | np.integer) -> int:
+        if self.fixed:
+            row, episode = 0, 0
         member, env = divmod(int(row), self.envs_per_member)
         sequence = np.random.SeedSequence(
             entropy=self.seed + member, spawn_key=(self.stream, env, int(episode))
