@@ -28,12 +28,10 @@ from understudy.engine.snapshot import (
     put_ring_back,
     under,
 )
-from understudy.engine.updates import Learner, Meter, begin, metric_names
+from understudy.engine.updates import Learner, Meter, begin, metric_names, read_meter
 from understudy.experience import Rollout as StoredRollout
 from understudy.math.curves import Schedule
-from understudy.types import ConfigError, UnderstudyError
-
-LONGEST_ROW_OF_DISCARDS = 10
+from understudy.types import ConfigError
 
 
 class Trainer(abc.ABC):
@@ -160,22 +158,7 @@ class Trainer(abc.ABC):
     def metrics(self) -> dict[str, np.ndarray]:
         """Per-member means of the update metrics since the last call; what was not computed
         in that time is absent."""
-        meter = jax.device_get(self.learner.meter)
-        if meter.discarded_in_a_row.max() >= LONGEST_ROW_OF_DISCARDS:
-            member = int(meter.discarded_in_a_row.argmax())
-            raise UnderstudyError(
-                f"training diverged: the last {int(meter.discarded_in_a_row[member])} updates of "
-                f"member {member} were not finite and were discarded; "
-                "lower the learning rate or the reward scale"
-            )
-        means = {}
-        for place, name in enumerate(self._metric_names):
-            total, count = meter.total[:, place], meter.count[:, place]
-            if (count > 0).all():
-                means[name] = total / count
-        if meter.discarded.any():
-            means["discarded_updates"] = meter.discarded.astype(np.float32)
-        fresh = meter._replace(total=meter.total * 0, count=meter.count * 0)
+        means, fresh = read_meter(jax.device_get(self.learner.meter), self._metric_names)
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Aux, Index, Replay
@@ -12,7 +13,9 @@ from understudy.engine.feeding import Experience, create, draw, revised
 from understudy.experience import Film, Ring, Rollout
 from understudy.experience.drawn import Drawn
 from understudy.experience.ring import Priorities
-from understudy.types import Key, Metrics, Spec, Transition, Tree
+from understudy.types import Key, Metrics, Spec, Transition, Tree, UnderstudyError
+
+LONGEST_ROW_OF_DISCARDS = 10
 
 
 class Meter(NamedTuple):
@@ -42,6 +45,26 @@ def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
         return aux.metrics
 
     return sorted(jax.eval_shape(metrics, jax.random.PRNGKey(0)))
+
+
+def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
+    """Means per member of a meter [members, ...] on the host, and the meter to go on with. What was
+    not computed since the last time is absent."""
+    if meter.discarded_in_a_row.max() >= LONGEST_ROW_OF_DISCARDS:
+        member = int(meter.discarded_in_a_row.argmax())
+        raise UnderstudyError(
+            f"training diverged: the last {int(meter.discarded_in_a_row[member])} updates of "
+            f"member {member} were not finite and were discarded; "
+            "lower the learning rate or the reward scale"
+        )
+    means = {}
+    for place, name in enumerate(names):
+        total, count = np.asarray(meter.total)[:, place], np.asarray(meter.count)[:, place]
+        if (count > 0).all():
+            means[name] = total / count
+    if meter.discarded.any():
+        means["discarded_updates"] = np.asarray(meter.discarded, np.float32)
+    return means, meter._replace(total=meter.total * 0, count=meter.count * 0)
 
 
 def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> Learner:
@@ -101,7 +124,8 @@ def updates(
     """`count` updates in one program, and the priorities that follow from them. The stored steps
     themselves never change here, and so are not among the results.
 
-    What the host has drawn has an axis of `count`."""
+    What the host has drawn has an axis of `count`. Where the first index is known and whole periods
+    of `due` follow it, the program holds no conditional."""
     if isinstance(experience, Rollout):
         return _learn_rollout(algorithm, learner, experience, first_index, count), None
     if isinstance(experience, Drawn):
@@ -109,13 +133,22 @@ def updates(
     if count == 1:
         return _learn_batch(algorithm, learner, experience, first_index)
 
-    def one(carry: Tree, index: Array) -> tuple[Tree, None]:
+    def one(carry: Tree, index: Index) -> Tree:
         learner, priorities = carry
         now = experience._replace(priorities=priorities)
-        return _learn_batch(algorithm, learner, now, index), None
+        return _learn_batch(algorithm, learner, now, index)
 
+    start, period = (learner, experience.priorities), algorithm.due_period
+    if isinstance(first_index, int) and count % period == 0:
+
+        def block(carry: Tree, _: None) -> tuple[Tree, None]:
+            for phase in range(period):
+                carry = one(carry, (first_index + phase) % period)
+            return carry, None
+
+        return jax.lax.scan(block, start, None, count // period)[0]
     indices = first_index + jnp.arange(count, dtype=jnp.int32)
-    return jax.lax.scan(one, (learner, experience.priorities), indices)[0]
+    return jax.lax.scan(lambda carry, index: (one(carry, index), None), start, indices)[0]
 
 
 def _learn_batch(

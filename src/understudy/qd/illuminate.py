@@ -1,12 +1,9 @@
-"""The loops of MAP-Elites and PGA-MAP-Elites.
-
-A generation is
+"""MAP-Elites and PGA-MAP-Elites, whose generations are
 
     ask the emitters → evaluate all policies at once → add to the repertoire → tell the emitters
 
-On native environments that is one program, and as many generations as are wanted run in it one
-after the other. On Gymnasium environments the programs are *ask* and *take*, and between them the
-environments step, each with a policy of its own, while the steps flow into replay.
+This page is all but the evaluation, which is on the device (`on_device`) or on the host
+(`on_host`).
 """
 
 import abc
@@ -17,15 +14,13 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Int32
 
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.learner import Policy
-from understudy.engine.feeding import add as add_step
 from understudy.engine.keeping import choose
-from understudy.engine.playing import HostStage, NativeStage, Played, Told
+from understudy.engine.playing import Played
 from understudy.engine.setting import Setting
-from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.describing import Descriptor
 from understudy.experience import Ring, ring
 from understudy.nets import DeterministicActor
@@ -33,14 +28,11 @@ from understudy.nets.build import make_actor
 from understudy.qd.centroids import Cells, make_cvt, make_grid
 from understudy.qd.config import PGAMEConfig, QDConfig
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
-from understudy.qd.repertoire import Repertoire, add, empty, policies_in
-from understudy.types import Key, Scalar, Spec, Transition, Tree
-
-TRIES = 3  # of an evaluation that faults keep cutting
-STEPS_AT_ONCE = 100  # that go from Gymnasium environments to replay
+from understudy.qd.repertoire import Repertoire, add, empty
+from understudy.types import Key, Scalar, Spec, Tree
 
 # The streams of the seed: no two purposes draw from the same one.
-CELLS, EMITTERS, POLICIES, EPISODES = range(4)
+EMITTERS, POLICIES, EPISODES, REEVALUATION = range(4)
 
 
 @final
@@ -157,7 +149,7 @@ class Generations:
             born = jnp.zeros_like(born)
         return jax.vmap(partial(jax.random.fold_in, self.plan.key(EPISODES)))(born)
 
-    def take(self, state: State, policies: Tree, played: Played, experience: Ring | None) -> State:
+    def take(self, state: State, policies: Tree, played: Played, experience: Any) -> State:
         """Add what was evaluated, and let the emitters learn from it."""
         assert played.descriptor is not None
         born = self.born(state.generation)
@@ -191,6 +183,13 @@ def acting(policies: Tree) -> Policy:
     return Policy(policies, None, jnp.zeros(count))
 
 
+class Again(NamedTuple):
+    """Policies that were played once more."""
+
+    fitness: np.ndarray  # [policies, episodes]
+    descriptor: np.ndarray  # [policies, episodes, size]
+
+
 class Illuminator(abc.ABC):
     """Grows a repertoire. Abstract; the final ones are for native and for host environments."""
 
@@ -202,8 +201,12 @@ class Illuminator(abc.ABC):
         """So many generations more."""
 
     @abc.abstractmethod
-    def replay(self, cells: np.ndarray) -> Played:
+    def replay(self, cells: np.ndarray) -> Again:
         """Play the policies of filled cells again, each as when it was found."""
+
+    @abc.abstractmethod
+    def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
+        """Play the policies of filled cells in episodes that none of them has met."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -216,153 +219,3 @@ class Illuminator(abc.ABC):
     def faults(self) -> dict[str, int]:
         """What went wrong in environments and was survived, counted since the start."""
         return {}
-
-
-@final
-class NativeIlluminator(Illuminator):
-    """Generations that never leave the device."""
-
-    def __init__(self, plan: Plan, env: NativeEnv):
-        self.generations = Generations(plan)
-        size, length = self.generations.size, plan.config.episode_length
-        self._stage = NativeStage(plan.td3, env, plan.spec, size, 1, plan.descriptor, length)
-        self.state = jax.jit(self.generations.begin)()
-        self._begin = jax.jit(self._first, donate_argnums=0)
-        self._go_on = jax.jit(self._several, donate_argnums=0)
-        self._again = jax.jit(self._play)
-
-    def advance(self, generations: int) -> None:
-        if generations and not int(self.state.generation):
-            self.state, generations = self._begin(self.state), generations - 1
-        if generations:
-            self.state = self._go_on(self.state, jnp.int32(generations))
-
-    def _first(self, state: State) -> State:
-        return self._evaluated(state, self.generations.first(state))
-
-    def _several(self, state: State, count: Int32[Array, ""]) -> State:
-        # The number is no part of the program: however generations are divided among calls,
-        # they compute the same.
-        def one(_: Array, state: State) -> State:
-            return self._evaluated(state, self.generations.ask(state))
-
-        return jax.lax.fori_loop(0, count, one, state)
-
-    def _evaluated(self, state: State, policies: Tree) -> State:
-        born = self.generations.born(state.generation)
-        played, experience = self._play(policies, born, state.experience)
-        return self.generations.take(state, policies, played, experience)
-
-    def _play(
-        self, policies: Tree, born: Array, experience: Ring | None = None
-    ) -> tuple[Played, Any]:
-        keys = self.generations.start_keys(born)
-        return self._stage.play(acting(policies), keys, experience)
-
-    def replay(self, cells: np.ndarray) -> Played:
-        size, repertoire = self.generations.size, self.state.repertoire
-        parts = []
-        for begin in range(0, len(cells), size):
-            some = cells[begin : begin + size]
-            rows = np.resize(some, size)  # the program is one for whole generations
-            played, _ = self._again(policies_in(repertoire, rows), repertoire.born[rows])
-            count = len(some)
-            parts.append(jax.tree.map(lambda x, count=count: np.asarray(x)[:count], played))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-    def close(self) -> None:
-        """Nothing is held outside the device's memory."""
-
-
-@final
-class HostIlluminator(Illuminator):
-    """Gymnasium environments, one for each policy of a generation."""
-
-    def __init__(self, plan: Plan, envs: HostEnvs):
-        self.generations = Generations(plan)
-        self._envs, size = envs, self.generations.size
-        length = plan.config.episode_length
-        self._stage = HostStage(plan.td3, envs, size, 1, plan.descriptor, length)
-        self.state = jax.jit(self.generations.begin)()
-        self._first = jax.jit(self.generations.first)
-        self._ask = jax.jit(self.generations.ask)
-        self._take = jax.jit(self.generations.take, donate_argnums=(0, 3))
-        self._add = jax.jit(_add_all, donate_argnums=0)
-
-    def advance(self, generations: int) -> None:
-        for _ in range(generations):
-            state = self.state
-            generation = int(state.generation)
-            policies = self._ask(state) if generation else self._first(state)
-            reel = _Reel(self._add, state.experience)
-            # The reel has taken replay over, and gives it back with the new steps in it.
-            state = state._replace(experience=None)
-            played = self._play(policies, generation, reel)
-            self.state = self._take(state, policies, played, reel.finish())
-
-    def _play(self, policies: Tree, generation: int, reel: "_Reel | None" = None) -> Played:
-        size = self.generations.size
-        nothing = [self._no_actions()] * size
-        observation = self._envs.replay(np.full(size, generation), nothing)
-        tell = None if reel is None else reel.tell
-        played = self._stage.play(acting(policies), observation, tell, TRIES, only=True)
-        assert played.descriptor is not None
-        total = np.asarray(played.total, np.float32)
-        return Played(total, played.steps, np.asarray(played.descriptor, np.float32))
-
-    def _no_actions(self) -> np.ndarray:
-        stored = self.generations.plan.spec.action.stored
-        return np.zeros((0, *stored.shape), stored.dtype)
-
-    def replay(self, cells: np.ndarray) -> Played:
-        size, repertoire = self.generations.size, self.state.repertoire
-        parts = []
-        for cell, born in zip(cells, np.asarray(repertoire.born)[cells], strict=True):
-            generation, row = divmod(int(born), size)
-            played = self._play(policies_in(repertoire, np.full(size, cell)), generation)
-            parts.append(jax.tree.map(lambda x, row=row: x[row], played))
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
-
-    @property
-    def faults(self) -> dict[str, int]:
-        return self._envs.faults
-
-    def close(self) -> None:
-        self._envs.close()
-
-
-@final
-class _Reel:
-    """Carries steps from the host to replay, some at a time, while the environments go on."""
-
-    def __init__(self, add: Any, experience: Ring | None):
-        self._add, self._experience = add, experience
-        self._told: list[Told] = []
-
-    def tell(self, told: Told) -> None:
-        if self._experience is not None:
-            self._told.append(told)
-            if len(self._told) == STEPS_AT_ONCE:
-                self._hand_over()
-
-    def finish(self) -> Ring | None:
-        """Replay with all steps in it."""
-        if self._told:
-            idle = self._told[-1]._replace(valid=np.zeros_like(self._told[-1].valid))
-            # Nothing happens in these: the program is one for a fixed number of steps.
-            still = idle.step._replace(last=np.zeros_like(idle.step.last))
-            self._told += [Told(still, idle.valid)] * (STEPS_AT_ONCE - len(self._told))
-            self._hand_over()
-        return self._experience
-
-    def _hand_over(self) -> None:
-        steps, valid = jax.tree.map(lambda *rows: np.stack(rows), *self._told)
-        self._experience = self._add(self._experience, steps, valid)
-        self._told = []
-
-
-def _add_all(experience: Ring, steps: Transition, valid: Bool[Array, "time lanes"]) -> Ring:
-    def one(experience: Ring, now: tuple[Transition, Array]) -> tuple[Any, None]:
-        return add_step(experience, *now), None
-
-    return jax.lax.scan(one, experience, (steps, valid))[0]

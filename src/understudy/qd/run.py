@@ -1,0 +1,284 @@
+"""The loop around the generations: log, save, until the end or until asked to stop."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from understudy.engine.cadence import next_multiple
+from understudy.engine.snapshot import Named, name_leaves, name_ring, part_of, put_back, under
+from understudy.engine.snapshot import put_ring_back as put_back_ring
+from understudy.engine.updates import Learner, Meter, read_meter
+from understudy.qd.emitters import PolicyGradient
+from understudy.qd.illuminate import Again, Counts, Illuminator
+from understudy.qd.repertoire import Repertoire, add, empty, metrics, policies_in
+from understudy.qd.storing import pack, unpack
+from understudy.runs.interruption import Interrupted, Interruption
+from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer
+from understudy.types import ConfigError, UnderstudyError
+
+SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop
+
+
+@final
+@dataclass(frozen=True)
+class QDRunConfig:
+    """What happens beside illumination, and how often."""
+
+    log_every: int = 10
+    """Generations between rows of the log."""
+    checkpoint_every: int | None = None
+    """Generations between checkpoints; None saves every minute or so, 0 only at the end."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept, the newest ones."""
+    reevaluation_episodes: int = 5
+    """Fresh episodes that every policy of the final repertoire plays, for a score without luck; 0
+    leaves it out."""
+
+    def __post_init__(self) -> None:
+        least = {"log_every": 1, "keep_checkpoints": 1, "reevaluation_episodes": 0}
+        if self.checkpoint_every is not None:
+            least["checkpoint_every"] = 0
+        problems = [
+            f"{name} must be at least {bound}, got {getattr(self, name)}"
+            for name, bound in least.items()
+            if getattr(self, name) < bound
+        ]
+        if problems:
+            raise ConfigError("QDRunConfig: " + "; ".join(problems))
+
+
+@dataclass
+class Position:
+    """How far a run has come, and what it has counted."""
+
+    generations: int = 0
+    steps: int = 0  # of environments
+    inserted: int = 0
+    not_finite: int = 0
+    clipped: int = 0
+    logged: int = 0  # steps that the log has told of
+    seconds: float = 0.0
+
+
+@final
+@dataclass
+class QDSummary:
+    """What `illuminate` returns."""
+
+    evaluations: int
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    corrected: dict[str, float] | None = None
+    history: list[Facts] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        rate = self.evaluations / max(self.seconds, 1e-9)
+        shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        return (
+            f"QDSummary(evaluations={self.evaluations}, seconds={self.seconds:.1f}, "
+            f"evaluations_per_second={rate:.0f}, {shown})"
+        )
+
+
+def corrected(repertoire: Repertoire, cells: np.ndarray, again: Again) -> Repertoire:
+    """The repertoire as it would be if its policies had been judged by their means over all these
+    episodes: some move to another cell, and some lose theirs."""
+    policies, born = policies_in(repertoire, cells), repertoire.born[cells]
+    template = jax.tree.map(lambda x: x[0], repertoire.policies)
+    fitness, descriptor = (jnp.asarray(np.mean(x, axis=1), jnp.float32) for x in again)
+    return add(empty(repertoire.cells, template), policies, fitness, descriptor, born)[0]
+
+
+def capture(illuminator: Illuminator, position: Position) -> tuple[dict[str, Named], Any]:
+    """Groups of arrays and a part of the manifest, for a checkpoint."""
+    state = illuminator.state
+    world = under("repertoire", pack(state.repertoire))
+    rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
+    world |= under("rest", name_leaves(rest | {"counts": state.counts}))
+    if state.experience is not None:
+        alone = jax.tree.map(lambda x: x[None], state.experience)
+        world |= under("experience", name_ring(alone))
+    learner = under("emitter", name_leaves(state.emitter))
+    return {"learner": learner, "world": world}, {"position": asdict(position)}
+
+
+def restore(illuminator: Illuminator, groups: dict[str, Named]) -> None:
+    """Go on, bit for bit, where it was captured."""
+    state, world = illuminator.state, groups["world"]
+    template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
+                            state.repertoire.policies)  # fmt: skip
+    arrays = part_of(world, "repertoire")
+    rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
+    rest = put_back(rest | {"counts": state.counts}, part_of(world, "rest"))
+    experience = state.experience
+    if experience is not None:
+        alone = jax.tree.map(lambda x: x[None], experience)
+        whole = put_back_ring(alone, part_of(world, "experience"))
+        experience = jax.tree.map(lambda x: x[0], whole)
+    illuminator.state = state._replace(
+        repertoire=unpack(arrays, state.repertoire.cells, template),
+        emitter=put_back(state.emitter, part_of(groups["learner"], "emitter")),
+        experience=experience,
+        **rest,
+    )
+
+
+@final
+@dataclass
+class QDRun:
+    """One call of `illuminate`, from the first generation to the last."""
+
+    illuminator: Illuminator
+    position: Position
+    observers: Sequence[Observer]
+    config: QDRunConfig
+    keeper: Keeper | None = None
+
+    def illuminate(self, generations: int) -> QDSummary:
+        begun, start = time.perf_counter(), self.position.generations
+        self._stop, self._summary = start + generations, QDSummary(0, 0.0)
+        self._ticked, self._clock = begun, (start, self.position.steps, begun)
+        self._pace, self._interrupted = 0.0, False
+
+        def stop() -> None:
+            self._interrupted = True
+
+        with Interruption(stop) as interruption:
+            try:
+                while self.position.generations < self._stop and not self._interrupted:
+                    self._advance()
+                    if self._report():
+                        break
+                self._correct(interruption)
+            except Interrupted:
+                pass
+            except UnderstudyError as error:
+                newest = self.keeper and self.keeper.newest()
+                if newest is None:
+                    raise
+                raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
+            self._keep()
+            interruption.leave()
+        done = self.position.generations - start
+        self._summary.evaluations = done * self.illuminator.generations.size
+        self._summary.seconds = time.perf_counter() - begun
+        self._summary.metrics = self._metrics()
+        return self._summary
+
+    def _advance(self) -> None:
+        """To the next row of the log, or as far as goes in a moment: a signal waits that long."""
+        config, here = self.config, self.position.generations
+        intervals = [every for every in (config.log_every, config.checkpoint_every) if every]
+        until = min([self._stop, *(next_multiple(here, every) for every in intervals)])
+        count = max(1, min(until - here, int(SECONDS_AT_ONCE * self._pace)))
+        before = time.perf_counter()
+        self.illuminator.advance(count)
+        self.illuminator.settle()
+        self._pace = count / max(time.perf_counter() - before, 1e-9)
+        self.position.generations += count
+        if config.checkpoint_every is None:
+            due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
+        else:
+            due = config.checkpoint_every and not (here + count) % config.checkpoint_every
+        if due:
+            self._keep()
+
+    def _report(self) -> bool:
+        """Tell the observers how it goes, where that is due; whether one wants to stop."""
+        here = self.position.generations
+        if here % self.config.log_every and here < self._stop:
+            return False
+        return self._tell(self._progress())
+
+    def _progress(self) -> Facts:
+        position, size = self.position, self.illuminator.generations.size
+        self._count()
+        now = self._tick()
+        generations, steps, then = self._clock
+        seconds = max(now - then, 1e-9)
+        self._clock = (position.generations, position.steps, now)
+        facts: Facts = {
+            "time/total_steps": position.steps,
+            "time/evaluations": position.generations * size,
+            "time/generations": position.generations,
+            "time/fps": (position.steps - steps) / seconds,
+            "time/evaluations_per_second": (position.generations - generations) * size / seconds,
+            "time/time_elapsed": position.seconds,
+        }
+        facts |= {f"qd/{name}": value for name, value in self._metrics().items()}
+        facts |= {f"qd/{name}": getattr(position, name) for name in Counts._fields[1:]}
+        facts |= {f"train/{name}": value for name, value in self._learning().items()}
+        faults = self.illuminator.faults.items()
+        return facts | {f"env/{name}": count for name, count in faults if count}
+
+    def _metrics(self) -> dict[str, float]:
+        state = self.illuminator.state
+        found = jax.device_get(metrics(state.repertoire, state.offset))
+        return {name: float(value) for name, value in found.items()} | {
+            "score_offset": float(state.offset)
+        }
+
+    def _count(self) -> None:
+        """Take what the device has counted into the position."""
+        state = self.illuminator.state
+        for name, count in zip(Counts._fields, jax.device_get(state.counts), strict=True):
+            setattr(self.position, name, getattr(self.position, name) + int(count))
+        fresh = jax.tree.map(jnp.zeros_like, state.counts)
+        self.illuminator.state = state._replace(counts=fresh)
+
+    def _learning(self) -> dict[str, float]:
+        """How TD3 fares, where there is one."""
+        state, found = self.illuminator.state, {}
+        parts = list(state.emitter)
+        for place, emitter in enumerate(self.illuminator.generations.emitter.emitters):
+            if isinstance(emitter, PolicyGradient):
+                learner: Learner = parts[place]
+                meter = jax.tree.map(lambda x: np.asarray(x)[None], learner.meter)
+                means, fresh = read_meter(meter, emitter.metric_names)
+                found = {name: float(values[0]) for name, values in means.items()}
+                kept = Meter(*(jnp.asarray(x[0]) for x in fresh))
+                parts[place] = learner._replace(meter=kept)
+        self.illuminator.state = state._replace(emitter=tuple(parts))
+        return found
+
+    def _correct(self, interruption: Interruption) -> None:
+        """Judge the final repertoire anew."""
+        episodes, state = self.config.reevaluation_episodes, self.illuminator.state
+        cells = np.flatnonzero(state.repertoire.filled)
+        if not episodes or self._interrupted or not len(cells):
+            return
+        with interruption.breaking():
+            again = self.illuminator.reevaluate(cells, episodes)
+        found = metrics(corrected(state.repertoire, cells, again), state.offset)
+        self._summary.corrected = {name: float(value) for name, value in found.items()}
+        facts = {f"qd/corrected_{name}": value for name, value in self._summary.corrected.items()}
+        position, size = self.position, self.illuminator.generations.size
+        times = {"time/total_steps": position.steps,
+                 "time/evaluations": position.generations * size}  # fmt: skip
+        self._tell(times | facts)
+
+    def _tell(self, facts: Facts) -> bool:
+        self.position.logged = self.position.steps
+        self._summary.history.append(facts)
+        try:
+            return any([observer(facts) for observer in self.observers])
+        except Exception:
+            self._keep()  # the mistake is the observer's: what was found stays
+            raise
+
+    def _tick(self) -> float:
+        now = time.perf_counter()
+        self.position.seconds += now - self._ticked
+        self._ticked = now
+        return now
+
+    def _keep(self) -> None:
+        self._tick()
+        if self.keeper is not None:
+            size = self.illuminator.generations.size
+            self.keeper.checkpoint(self.position.generations * size)
