@@ -11,15 +11,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from understudy.agent import Agent, load
+    from understudy.agent.illumination import PGAME, MAPElites
+    from understudy.agent.repertoire import Repertoire
     from understudy.algorithms.a2c import A2CConfig
     from understudy.algorithms.ddpg import DDPGConfig
     from understudy.algorithms.ddqn import DDQNConfig
     from understudy.algorithms.mpo import MPOConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
+    from understudy.envs.describing import Descriptor
     from understudy.envs.guard import Guard
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
     from understudy.nets import Networks
+    from understudy.qd.config import MAPElitesConfig, PGAMEConfig
+    from understudy.qd.run import QDRunConfig
     from understudy.runs.run import RunConfig
     from understudy.types import UnderstudyError
 
@@ -35,15 +40,22 @@ __all__ = [
     "DDPG",
     "DDQN",
     "MPO",
+    "PGAME",
     "SAC",
     "TD3",
     "A2CConfig",
     "Agent",
     "DDPGConfig",
     "DDQNConfig",
+    "Descriptor",
     "Guard",
+    "MAPElites",
+    "MAPElitesConfig",
     "MPOConfig",
     "Networks",
+    "PGAMEConfig",
+    "QDRunConfig",
+    "Repertoire",
     "RunConfig",
     "SACConfig",
     "TD3Config",
@@ -58,10 +70,19 @@ __all__ = [
     "piecewise",
 ]
 
-_ROOMS = ("algorithms", "engine", "envs", "experience", "math", "nets", "runner", "runs", "sweep")
+_ROOMS = (
+    "algorithms", "engine", "envs", "experience", "math", "nets", "qd", "runner", "runs", "sweep",
+)  # fmt: skip
 _HOME = {
     "Agent": "agent",
+    "Descriptor": "envs.describing",
     "Guard": "envs.guard",
+    "MAPElites": "agent.illumination",
+    "MAPElitesConfig": "qd.config",
+    "PGAME": "agent.illumination",
+    "PGAMEConfig": "qd.config",
+    "QDRunConfig": "qd.run",
+    "Repertoire": "agent.repertoire",
     "load": "agent",
     "Networks": "nets",
     "RunConfig": "runs.run",

@@ -35,7 +35,7 @@ from understudy.runs.onnx_export import export_onnx
 from understudy.runs.policy_file import save_policy
 from understudy.runs.records import Subject
 from understudy.runs.run import Observer, Run, RunConfig, Summary
-from understudy.runs.watch import Watch
+from understudy.runs.watch import Counting, Watch
 from understudy.types import CheckpointError, ConfigError
 
 
@@ -126,7 +126,8 @@ class Agent:
                 "total_steps": trainer.steps + steps,
             }
             title = f"{self.name} on {self.env_name or 'your environment'}"
-            watch = Watch(stack, trainer, about, title, None if run_dir is None else Path(run_dir))
+            counting = Counting(trainer.steps, trainer.position.logged * self.num_envs)
+            watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
             evaluate = partial(self._play, run.evaluation_episodes)

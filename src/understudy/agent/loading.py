@@ -16,6 +16,9 @@ from understudy.runs import checkpoint
 from understudy.runs.handed import Handed
 from understudy.types import CheckpointError, EnvironmentError, Spec
 
+# What is no agent, and which class loads it.
+_QD = {"pga-me": "PGAME", "map-elites": "MAPElites"}
+
 
 def agent_class(name: str) -> type[Agent]:
     """The final Agent class of an algorithm, by the algorithm's name in any case."""
@@ -47,6 +50,11 @@ def load(
     (`best`) trains on only with `refill`, which collects anew before it learns.
     """
     stored = checkpoint.read_newest(path)
+    method = stored.manifest.get("algorithm")
+    if method in _QD:
+        raise CheckpointError(
+            f"{path} holds a repertoire: load it with us.{_QD[method]}.load, and select an agent"
+        )
     handed = Handed(env, networks, loss_addons, schedules or {})
     return restore(stored, handed, refill, device)
 

@@ -10,8 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.engine.cadence import next_multiple
-from understudy.engine.snapshot import Named, name_leaves, name_ring, part_of, put_back, under
-from understudy.engine.snapshot import put_ring_back as put_back_ring
+from understudy.engine.snapshot import (
+    Named,
+    name_leaves,
+    name_ring,
+    part_of,
+    put_back,
+    put_ring_back,
+    under,
+)
 from understudy.engine.updates import Learner, Meter, read_meter
 from understudy.qd.emitters import PolicyGradient
 from understudy.qd.illuminate import Again, Counts, Illuminator
@@ -94,38 +101,41 @@ def corrected(repertoire: Repertoire, cells: np.ndarray, again: Again) -> Repert
     return add(empty(repertoire.cells, template), policies, fitness, descriptor, born)[0]
 
 
-def capture(illuminator: Illuminator, position: Position) -> tuple[dict[str, Named], Any]:
-    """Groups of arrays and a part of the manifest, for a checkpoint."""
+def capture(
+    illuminator: Illuminator, position: Position, experience: bool = True
+) -> tuple[dict[str, Named], dict[str, Any]]:
+    """Groups of arrays and a part of the manifest, for a checkpoint. Without the experience it is
+    a repertoire to use, but not to go on from."""
     state = illuminator.state
     world = under("repertoire", pack(state.repertoire))
     rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
     world |= under("rest", name_leaves(rest | {"counts": state.counts}))
-    if state.experience is not None:
+    if state.experience is not None and experience:
         alone = jax.tree.map(lambda x: x[None], state.experience)
         world |= under("experience", name_ring(alone))
     learner = under("emitter", name_leaves(state.emitter))
     return {"learner": learner, "world": world}, {"position": asdict(position)}
 
 
-def restore(illuminator: Illuminator, groups: dict[str, Named]) -> None:
-    """Go on, bit for bit, where it was captured."""
+def restore(illuminator: Illuminator, groups: dict[str, Named]) -> bool:
+    """Stand where it was captured; whether that is enough to go on from, bit for bit."""
     state, world = illuminator.state, groups["world"]
     template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
                             state.repertoire.policies)  # fmt: skip
     arrays = part_of(world, "repertoire")
     rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
     rest = put_back(rest | {"counts": state.counts}, part_of(world, "rest"))
-    experience = state.experience
-    if experience is not None:
+    experience, stored = state.experience, part_of(world, "experience")
+    if experience is not None and stored:
         alone = jax.tree.map(lambda x: x[None], experience)
-        whole = put_back_ring(alone, part_of(world, "experience"))
-        experience = jax.tree.map(lambda x: x[0], whole)
+        experience = jax.tree.map(lambda x: x[0], put_ring_back(alone, stored))
     illuminator.state = state._replace(
         repertoire=unpack(arrays, state.repertoire.cells, template),
         emitter=put_back(state.emitter, part_of(groups["learner"], "emitter")),
         experience=experience,
         **rest,
     )
+    return experience is None or bool(stored)
 
 
 @final

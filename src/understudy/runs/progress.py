@@ -18,11 +18,15 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-STEPS = "time/total_steps"
-SPEED = "time/fps"
+# What is counted → the facts that say how many there are, and how many a second.
+UNITS = {
+    "steps": ("time/total_steps", "time/fps"),
+    "evaluations": ("time/evaluations", "time/evaluations_per_second"),
+}
 RETURN = "rollout/ep_rew_mean"
 RETURN_PER_SEED = "rollout/ep_rew_per_seed"
 EVALUATION = "eval/mean_reward"
+QD_SCORE, COVERAGE, BEST = "qd/qd_score", "qd/coverage", "qd/max_fitness"
 
 
 @final
@@ -35,11 +39,15 @@ class Progress:
         title: str = "training",
         first_step: int = 0,
         console: Console | None = None,
+        unit: str = "steps",
     ):
+        """`unit` is what the total counts."""
+        self._unit = unit
+        self._counted, self._speed = UNITS[unit]
         self.total_steps = total_steps
         self.title = title
         self._console = Console(stderr=True) if console is None else console
-        self._facts: dict[str, Any] = {STEPS: first_step}
+        self._facts: dict[str, Any] = {self._counted: first_step}
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar = RichProgress(
@@ -97,7 +105,7 @@ class Progress:
         share = self._done() / max(self.total_steps, 1)
         parts = [self.title, f"{self._steps()} ({share:.0%})"]
         parts += [f"{name} {value}" for name, value in self._shown()]
-        speed = self._number(SPEED)
+        speed = self._number(self._speed)
         if speed:
             left = max(self.total_steps - self._done(), 0) / speed
             parts.append(f"left {timedelta(seconds=round(left))}")
@@ -111,8 +119,14 @@ class Progress:
             shown.append(("seeds", spread))
         if (value := self._number(EVALUATION)) is not None:
             shown.append(("eval", compact(value)))
-        if (value := self._number(SPEED)) is not None:
-            shown.append(("steps/s", f"{value:,.0f}"))
+        if (value := self._number(QD_SCORE)) is not None:
+            shown.append(("QD-score", compact(value)))
+        if (value := self._number(COVERAGE)) is not None:
+            shown.append(("coverage", f"{value:.1%}"))
+        if (value := self._number(BEST)) is not None:
+            shown.append(("best", compact(value)))
+        if (value := self._number(self._speed)) is not None:
+            shown.append((f"{self._unit}/s", f"{value:,.0f}"))
         return shown
 
     def _number(self, name: str) -> float | None:
@@ -121,7 +135,7 @@ class Progress:
         return None if value is None or not np.isfinite(value) else float(value)
 
     def _done(self) -> int:
-        return int(self._facts[STEPS])
+        return int(self._facts[self._counted])
 
     def _steps(self) -> str:
         return f"{self._done():,}/{self.total_steps:,}"

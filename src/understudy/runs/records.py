@@ -32,8 +32,10 @@ class Subject(NamedTuple):
 
     capture: Callable[[bool], tuple[Mapping[str, checkpoint.Arrays], Mapping[str, Any]]]
     """Groups of arrays and a manifest; with or without the world."""
-    describe: Callable[[], Description]
-    """The policy alone."""
+    describe: Callable[[], Description] | None
+    """The policy alone, if there is one."""
+    draw: Callable[[Path], object] | None = None
+    """What is drawn into the run directory at the end, beside the learning curve."""
 
 
 @final
@@ -114,6 +116,8 @@ class Records:
         self._saver.submit(str(place), write)
 
     def _save_policy(self) -> None:
+        if self._subject.describe is None:
+            return
         try:
             description = self._subject.describe()
         except ConfigError as error:  # networks of the user's own, say
@@ -158,6 +162,8 @@ class Records:
 
         try:
             learning_curve(self.directory, self.directory / CURVE, self._title)
+            if self._subject.draw is not None:
+                self._subject.draw(self.directory)
         except (OSError, UnderstudyError) as problem:
             _log.warning("%s was not drawn: %s", self.directory / CURVE, problem)
 

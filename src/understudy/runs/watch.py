@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from understudy.engine.trainer import Trainer
 from understudy.runs.loggers import open_loggers
 from understudy.runs.progress import Progress
 from understudy.runs.records import Records, Subject
@@ -14,11 +13,21 @@ from understudy.runs.run import Observer
 
 @final
 @dataclass(frozen=True)
+class Counting:
+    """How far a run is when it is watched."""
+
+    done: int
+    logged: int  # steps that the log has told of
+    unit: str = "steps"  # of what is done
+
+
+@final
+@dataclass(frozen=True)
 class Watch:
     """Opens observers of one run, none or one or several of a kind; a stack closes them."""
 
     stack: ExitStack
-    trainer: Trainer
+    counting: Counting
     about: dict[str, Any]
     title: str
     run_dir: Path | None
@@ -27,7 +36,7 @@ class Watch:
         """At most one."""
         if self.run_dir is None:
             return []
-        logged = self.trainer.position.logged * self.trainer.setting.num_envs
+        logged = self.counting.logged
         records = Records(self.run_dir, self.about, self.title, subject, keep, logged)
         return [self.stack.enter_context(records)]
 
@@ -38,5 +47,6 @@ class Watch:
     def progress(self, wanted: bool) -> list[Observer]:
         if not wanted:
             return []
-        bar = Progress(self.about["total_steps"], self.title, first_step=self.trainer.steps)
+        total, counting = self.about["total_steps"], self.counting
+        bar = Progress(total, self.title, counting.done, unit=counting.unit)
         return [self.stack.enter_context(bar).update]

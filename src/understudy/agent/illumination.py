@@ -1,0 +1,316 @@
+"""Quality-diversity as users meet it: `us.PGAME` and `us.MAPElites`."""
+
+import contextlib
+import dataclasses
+import math
+import secrets
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import understudy
+from understudy.agent.face import Agent
+from understudy.agent.loading import agent_class
+from understudy.agent.repertoire import Repertoire
+from understudy.algorithms.td3 import TD3
+from understudy.engine.devices import find_device, use_compilation_cache
+from understudy.engine.loops import Source, check_workers
+from understudy.engine.members import INITIALISATION, member_keys
+from understudy.engine.snapshot import Position as AgentPosition
+from understudy.engine.snapshot import Snapshot, name_leaves
+from understudy.engine.updates import Learner, begin, metric_names
+from understudy.envs.base import NativeEnv
+from understudy.envs.describing import Descriptor, find_descriptor
+from understudy.envs.guard import STANDARD, Guard
+from understudy.envs.make import resolve
+from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
+from understudy.qd.illuminate import Again, Illuminator, Plan
+from understudy.qd.on_device import NativeIlluminator
+from understudy.qd.on_host import HostIlluminator
+from understudy.qd.run import Position, QDRun, QDRunConfig, QDSummary, capture, corrected, restore
+from understudy.runs import checkpoint
+from understudy.runs.records import Subject
+from understudy.runs.run import Observer
+from understudy.runs.watch import Counting, Watch
+from understudy.types import CheckpointError, ConfigError, EnvironmentError, Spec
+
+HEAT_MAP = "heat_map.png"
+
+
+class Illumination:
+    """A method, its environments and the repertoire it has found. Abstract: `us.PGAME` and
+    `us.MAPElites` differ only in their config."""
+
+    config_class: ClassVar[type[QDConfig]]
+    method: ClassVar[str]
+
+    def __init__(
+        self,
+        env: Any,
+        config: Any = None,
+        *,
+        descriptor: str | Descriptor | None = None,
+        seed: int = 0,
+        env_workers: int = 0,
+        guard: Guard = STANDARD,
+        device: str | None = None,
+    ):
+        """`env` as for agents; its actions must be continuous. `descriptor` says what tells
+        behaviours apart: the name of one that the environment has (None: its usual one), or a
+        `us.Descriptor` of your own. Without a config, the preset for the environment is used."""
+        use_compilation_cache()
+        self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
+        self._source: Source = resolve(env)
+        check_workers(env_workers, self._source)
+        self.env_name = env if isinstance(env, str) else None
+        self.preset = "given"
+        if config is None:
+            config, self.preset = self.config_class.for_environment(self.env_name)
+        if not isinstance(config, self.config_class):
+            wanted, got = self.config_class.__name__, type(config).__name__
+            raise ConfigError(f"{self.name} takes a {wanted}, got a {got}")
+        self.config, self.seed = config, seed
+        known = self._source.descriptors
+        self.descriptor = find_descriptor(known, descriptor, self.env_name)
+        self._descriptor_name = next(
+            (name for name, one in known.items() if one is self.descriptor), None
+        )
+        td3 = TD3(config.td3())
+        td3.check(self._source.spec)
+        if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
+            raise EnvironmentError(f"{self.name} needs observations that are vectors of floats")
+        self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
+        self._illuminator: Illuminator | None = None
+        self._position = Position()
+        self._whole = True  # nothing that illumination needs was left out of a checkpoint
+        self._run = secrets.token_hex(8)  # which run a directory belongs to
+
+    # -- what everybody uses ----------------------------------------------------------------
+
+    def illuminate(
+        self,
+        evaluations: int,
+        *,
+        run: QDRunConfig | None = None,
+        run_dir: str | Path | None = None,
+        logger: Any = None,
+        observers: tuple[Observer, ...] = (),
+        progress: bool = True,
+    ) -> QDSummary:
+        """Evaluate that many policies more (in whole generations), and keep the best of each kind.
+
+        With a `run_dir` everything is kept there: the log (progress.csv), the map (heat_map.png),
+        curves and checkpoints. SIGINT and SIGTERM end it after a generation, with a checkpoint.
+        """
+        if evaluations < 1:
+            raise ConfigError(f"evaluations must be at least 1, got {evaluations}")
+        if not self._whole:
+            raise CheckpointError(
+                "this checkpoint holds a repertoire to use, but not the experience to go on from"
+            )
+        run = run or QDRunConfig()
+        generations = math.ceil(evaluations / self.config.generation_size)
+        with self._on_device(), contextlib.ExitStack() as stack:
+            illuminator, position = self._ensure_illuminator(), self._position
+            total = (position.generations + generations) * self.config.generation_size
+            facts = {"run_config": dataclasses.asdict(run), "total_steps": total}
+            about, title = self._about() | facts, f"{self.name} on {self._where}"
+            counting = Counting(self.evaluations, position.logged, "evaluations")
+            watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
+            subject = Subject(self._capture, None, partial(self._draw, title))
+            records = watch.records(subject, run.keep_checkpoints)
+            watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
+            everybody = [*records, *watchers]
+            return QDRun(illuminator, position, everybody, run, *records).illuminate(generations)
+
+    @property
+    def repertoire(self) -> Repertoire:
+        """What was found so far."""
+        with self._on_device():
+            state = self._ensure_illuminator().state
+            # A copy: the next generation is computed where this one lies.
+            cells = jax.tree.map(jnp.copy, state.repertoire)
+            return Repertoire(cells, self.descriptor, float(state.offset), self._embody)
+
+    def reevaluate(self, episodes: int = 10) -> tuple[Repertoire, Again]:
+        """The repertoire as it would be if every policy had been judged by its mean over fresh
+        episodes; and what they did there, in the order of `repertoire.filled`."""
+        if episodes < 1:
+            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        with self._on_device():
+            illuminator, found = self._ensure_illuminator(), self.repertoire
+            found._refuse_empty()
+            again = illuminator.reevaluate(found.filled, episodes)
+            cells = corrected(found.cells, found.filled, again)
+            return Repertoire(cells, self.descriptor, found.offset, self._embody), again
+
+    def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
+        """Play the policies of these cells once more in the very episodes they were found in."""
+        with self._on_device():
+            return self._ensure_illuminator().replay(np.asarray(cells))
+
+    def save(self, path: str | Path, experience: bool = True) -> Path:
+        """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
+        with self._on_device():
+            return checkpoint.write(path, *self._capture(experience))
+
+    def close(self) -> None:
+        """Release environments and their processes."""
+        if self._illuminator is not None:
+            self._illuminator.close()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        env: Any = None,
+        descriptor: str | Descriptor | None = None,
+        device: str | None = None,
+    ) -> Any:
+        """Restore a run, to go on with it bit for bit or to use its repertoire. An environment or
+        a descriptor of your own is handed in again."""
+        stored = checkpoint.read_newest(path)
+        about, place = stored.manifest, stored.place
+        if about.get("algorithm") != cls.method:
+            theirs = str(about.get("algorithm")).upper()
+            raise CheckpointError(
+                f"{place} is a checkpoint of {theirs}, not of {cls.method.upper()}"
+            )
+        if env is None and about["env"] is None:
+            raise CheckpointError(f"{place} needs what cannot be stored in it: load(…) its env")
+        if descriptor is None and about["descriptor"] is None:
+            raise CheckpointError(
+                f"{place} needs what cannot be stored in it: load(…) its descriptor"
+            )
+        found = cls(
+            about["env"] if env is None else env,
+            cls.config_class(**about["config"]),
+            descriptor=about["descriptor"] if descriptor is None else descriptor,
+            seed=about["seed"],
+            env_workers=about["env_workers"],
+            guard=Guard(**about["guard"]),
+            device=device,
+        )
+        found._become(stored, about)
+        return found
+
+    def _become(self, stored: checkpoint.Stored, about: dict[str, Any]) -> None:
+        if self._source.spec != Spec.from_dict(about["spec"]):
+            raise CheckpointError(
+                f"{stored.place} was made on another environment: it expects "
+                f"{Spec.from_dict(about['spec'])}, this one has {self._source.spec}"
+            )
+        with self._on_device():
+            self._whole = restore(self._ensure_illuminator(), stored.groups)
+        self._position = Position(**about["position"])
+        self.preset, self._run = about["preset"], about["run"]
+        self.env_name = self.env_name or about["env"]
+
+    @property
+    def name(self) -> str:
+        return self.method.upper()
+
+    @property
+    def evaluations(self) -> int:
+        """Policies evaluated so far."""
+        return self._position.generations * self.config.generation_size
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.env_name or 'environment'}, {self.evaluations} evaluations)"
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _ensure_illuminator(self) -> Illuminator:
+        if self._illuminator is None:
+            if isinstance(self._source, NativeEnv):
+                self._illuminator = NativeIlluminator(self._plan, self._source)
+            else:
+                workers, guard = self._env_workers, self._guard
+                self._illuminator = HostIlluminator(self._plan, self._source, workers, guard)
+        return self._illuminator
+
+    def _about(self) -> dict[str, Any]:
+        """What this is, for files; `load` makes it again from this."""
+        return {
+            "understudy": understudy.__version__,
+            "algorithm": self.method,
+            "env": self.env_name,
+            "descriptor": self._descriptor_name,
+            "described_by": {
+                "low": self.descriptor.low,
+                "high": self.descriptor.high,
+                "over": self.descriptor.over,
+                "names": self.descriptor.called,
+            },
+            "preset": self.preset,
+            "seed": self.seed,
+            "env_workers": self._env_workers,
+            "guard": dataclasses.asdict(self._guard),
+            "run": self._run,
+            "config": dataclasses.asdict(self.config),
+            "spec": dataclasses.asdict(self._plan.spec),
+        }
+
+    def _capture(self, world: bool) -> tuple[Any, Any]:
+        groups, manifest = capture(self._ensure_illuminator(), self._position, world)
+        return groups, self._about() | manifest
+
+    def _draw(self, title: str, directory: Path) -> None:
+        if len(self.repertoire):
+            self.repertoire.draw(directory / HEAT_MAP, title)
+
+    def _embody(self, policy: Any) -> Agent:
+        """An agent that acts by this policy; TD3's critics, where there are any, are its own."""
+        agent = agent_class("td3")(
+            self._source, self._plan.td3.config, seed=self.seed, num_envs=1, guard=self._guard
+        )
+        agent.env_name, agent.preset = self.env_name, self.preset
+        state = self._blank.state
+        networks = {"actor": policy} | self._critics()
+        alone = jax.tree.map(lambda leaf: jnp.copy(leaf)[None], networks)
+        learner = self._blank._replace(state=self._plan.td3.set_weights(state, alone))
+        snapshot = Snapshot(AgentPosition(), name_leaves(learner), None)
+        agent._take(snapshot, refill=True)
+        return agent
+
+    @cached_property
+    def _blank(self) -> Learner:
+        """What an agent has before it learns, with an axis of one member."""
+        td3, spec = self._plan.td3, self._plan.spec
+        initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
+        return jax.vmap(initial)(member_keys(self.seed, 1, INITIALISATION))
+
+    def _critics(self) -> dict[str, Any]:
+        learners = self._ensure_illuminator().state.emitter
+        taught = [one.state.critic for one in learners if isinstance(one, Learner)]
+        return {"critic": taught[0]} if taught else {}
+
+    @property
+    def _where(self) -> str:
+        return self.env_name or "your environment"
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        return jax.default_device(self._device) if self._device else contextlib.nullcontext()
+
+
+@final
+class MAPElites(Illumination):
+    """MAP-Elites with iso+line variation."""
+
+    config_class, method = MAPElitesConfig, "map-elites"
+
+
+@final
+class PGAME(Illumination):
+    """PGA-MAP-Elites: MAP-Elites with TD3's gradient."""
+
+    config_class, method = PGAMEConfig, "pga-me"
+
+
+METHODS: dict[str, type[Illumination]] = {one.method: one for one in (PGAME, MAPElites)}

@@ -1,0 +1,100 @@
+"""A repertoire as users meet it: agents by what they do."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from understudy.agent.face import Agent
+from understudy.envs.describing import Descriptor
+from understudy.qd.pictures import heat_map
+from understudy.qd.repertoire import Repertoire as Cells
+from understudy.qd.repertoire import metrics, nearest, policies_in
+from understudy.types import ConfigError
+
+
+@final
+class Repertoire:
+    """Policies by what they do: in every cell the best one found there."""
+
+    def __init__(
+        self,
+        cells: Cells,
+        descriptor: Descriptor,
+        offset: float,
+        embody: Callable[[Any], Agent],
+    ):
+        """`embody` makes an agent of a policy; `offset` is that of the QD-score."""
+        self.cells, self.descriptor, self.offset, self._embody = cells, descriptor, offset, embody
+
+    def __len__(self) -> int:
+        """How many cells are filled."""
+        return int(np.sum(self.cells.filled))
+
+    @property
+    def filled(self) -> np.ndarray:
+        """[policies] the numbers of the filled cells."""
+        return np.flatnonzero(self.cells.filled)
+
+    @property
+    def fitness(self) -> np.ndarray:
+        """[policies]"""
+        return np.asarray(self.cells.fitness)[self.filled]
+
+    @property
+    def descriptors(self) -> np.ndarray:
+        """[policies, size] what each of them did."""
+        return np.asarray(self.cells.descriptor)[self.filled]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """QD-score (with `offset` taken from every fitness), coverage and best fitness."""
+        found = jax.device_get(metrics(self.cells, self.offset))
+        return {name: float(value) for name, value in found.items()}
+
+    def select(self, descriptor: Sequence[float] | np.ndarray) -> Agent:
+        """The agent whose behaviour is nearest to this one."""
+        wanted = np.asarray(descriptor, np.float32)
+        if wanted.shape != (self.descriptor.size,) or not np.isfinite(wanted).all():
+            raise ConfigError(
+                f"a behaviour here is {self.descriptor.size} finite numbers "
+                f"({', '.join(self.descriptor.called)}), got {descriptor}"
+            )
+        self._refuse_empty()
+        return self.agent(int(nearest(self.cells, jnp.asarray(wanted))))
+
+    @property
+    def best(self) -> Agent:
+        """The agent with the highest fitness."""
+        self._refuse_empty()
+        return self.agent(int(np.argmax(self.cells.fitness)))
+
+    def sample(self, count: int, seed: int = 0) -> list[Agent]:
+        """Agents drawn at random, each with equal chance."""
+        self._refuse_empty()
+        drawn = np.random.default_rng(seed).choice(self.filled, count)
+        return [self.agent(int(cell)) for cell in drawn]
+
+    def agent(self, cell: int) -> Agent:
+        """The agent in a filled cell, by its number."""
+        if not 0 <= cell < self.cells.cells.count or not bool(self.cells.filled[cell]):
+            raise ConfigError(f"cell {cell} is not among the {len(self)} filled ones")
+        return self._embody(policies_in(self.cells, cell))
+
+    def draw(self, path: str | Path, title: str = "") -> Path:
+        """The map as a picture."""
+        return heat_map(self.cells, path, names=self.descriptor.called, title=title)
+
+    def _refuse_empty(self) -> None:
+        if not len(self):
+            raise ConfigError("this repertoire is empty: illuminate first")
+
+    def __repr__(self) -> str:
+        found = self.metrics
+        return (
+            f"Repertoire({len(self)} of {self.cells.cells.count} cells, "
+            f"QD-score {found['qd_score']:.4g}, best fitness {found['max_fitness']:.4g})"
+        )
