@@ -16,12 +16,13 @@ from understudy.agent.inside import Loaded, Scheduling
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.engine.devices import find_device, use_compilation_cache
-from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
+from understudy.engine.evaluate import Evaluation, HostEvaluator, NativeEvaluator
 from understudy.engine.loops import check_workers, make_evaluator, make_trainer, see_stacked
 from understudy.engine.members import take_member
 from understudy.engine.snapshot import Position, Snapshot, name_leaves
 from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner
+from understudy.envs.describing import Descriptor, find_descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
 from understudy.math.curves import Schedule
@@ -83,7 +84,7 @@ class Agent:
         self._setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs)
         self._trainer: Trainer | None = None
         self._loaded: Loaded | None = None  # a checkpoint, until training needs it
-        self._evaluators: dict[int, HostEvaluator | NativeEvaluator] = {}
+        self._evaluators: dict[Any, HostEvaluator | NativeEvaluator] = {}
         self._scores: np.ndarray | None = None  # the last evaluation's mean per member
         self._scheduling = Scheduling()
         self._run = secrets.token_hex(8)  # which run a directory belongs to
@@ -130,7 +131,10 @@ class Agent:
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
-            evaluate = partial(self._play, run.evaluation_episodes)
+
+            def evaluate() -> np.ndarray:
+                return self._play(run.evaluation_episodes).returns
+
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
     def act(self, observation: Any, memory: Any = None, *, deterministic: bool = True) -> Any:
@@ -145,14 +149,26 @@ class Agent:
             policy = jax.tree.map(lambda x: x[self._best()], self._policy())
             return self._acting.act(policy, observation, memory, key, not deterministic)
 
-    def evaluate(self, episodes: int = 10) -> dict[str, Any]:
+    def evaluate(
+        self, episodes: int = 10, descriptor: str | Descriptor | None = None
+    ) -> dict[str, Any]:
         """Play deterministically on environments of its own: mean, std, IQM, 95 % interval and
-        the returns themselves ([episodes], or [seeds, episodes] with several seeds)."""
+        the returns themselves ([episodes], or [seeds, episodes] with several seeds).
+
+        With a `descriptor` (the name of one that the environment has, or a `us.Descriptor`) also
+        what the behaviour looks like: the mean, and the `descriptors` of all episodes."""
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        if descriptor is not None:
+            known = self._source.descriptors
+            descriptor = find_descriptor(known, descriptor, self.env_name)
         with self._on_device():
-            returns = self._play(episodes)
-        return summarise(returns[0] if self.num_seeds == 1 else returns)
+            returns, described = self._play(episodes, descriptor)
+        found = summarise(returns[0] if self.num_seeds == 1 else returns)
+        if described is not None:
+            found["descriptor"] = described.mean(axis=(0, 1))
+            found["descriptors"] = described[0] if self.num_seeds == 1 else described
+        return found
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code.
@@ -355,14 +371,15 @@ class Agent:
             return 0
         return int(np.nan_to_num(self._scores, nan=-np.inf).argmax())
 
-    def _play(self, episodes: int) -> np.ndarray:
-        """Returns [members, episodes] of the present policies."""
-        if episodes not in self._evaluators:
-            made = make_evaluator(self._setting, self._source, episodes, self._guard)
-            self._evaluators[episodes] = made
-        returns = self._evaluators[episodes].play(self._policy()).returns
-        self._scores = returns.mean(axis=1)
-        return returns
+    def _play(self, episodes: int, descriptor: Descriptor | None = None) -> Evaluation:
+        """What the present policies do."""
+        wanted = (episodes, descriptor)
+        if wanted not in self._evaluators:
+            made = make_evaluator(self._setting, self._source, episodes, self._guard, descriptor)
+            self._evaluators[wanted] = made
+        played = self._evaluators[wanted].play(self._policy())
+        self._scores = played.returns.mean(axis=1)
+        return played
 
     def _ask(self, question: str, observation: Any, action: Any = None) -> Any:
         answer = getattr(self.algorithm, question, None)
