@@ -72,9 +72,6 @@ class Plan:
         """As the engine would see it: one learner, and an environment for each policy."""
         return Setting(self.td3, self.spec, self.seed, 1, self.config.generation_size)
 
-    def key(self, stream: int) -> Key:
-        return jax.random.fold_in(jax.random.PRNGKey(self.seed), stream)
-
 
 class Counts(NamedTuple):
     """Since they were last looked at."""
@@ -91,7 +88,7 @@ class State(NamedTuple):
     repertoire: Repertoire
     emitter: Any
     experience: Ring | None  # a lane for every policy of a generation
-    key: Key
+    key: Key  # the seed's, of which every purpose has a stream
     generation: Int32[Array, ""]
     offset: Scalar  # of the QD-score
     counts: Counts
@@ -111,17 +108,21 @@ class Generations:
 
     def begin(self) -> State:
         """Nothing in it yet."""
+        # The seed is no part of any program: runs of all seeds share those that were compiled.
+        return jax.jit(self._begin)(jax.random.PRNGKey(self.plan.seed), self._cells)
+
+    def _begin(self, key: Key, cells: Cells) -> State:
         plan = self.plan
-        policy = jax.eval_shape(self._policy, plan.key(POLICIES))
+        policy = jax.eval_shape(self._policy, key)
         experience = None
         if self.learns:
             experience = ring.create(plan.spec, plan.td3.config.buffer_size, self.size)
         zero = jnp.int32(0)
         return State(
-            repertoire=empty(self._cells, policy),
-            emitter=self.emitter.init(plan.key(EMITTERS)),
+            repertoire=empty(cells, policy),
+            emitter=self.emitter.init(jax.random.fold_in(key, EMITTERS)),
             experience=experience,
-            key=plan.key(POLICIES),
+            key=key,
             generation=zero,
             offset=jnp.float32(0.0),
             counts=Counts(zero, zero, zero, zero),
@@ -133,21 +134,24 @@ class Generations:
 
     def first(self, state: State) -> Tree:
         """Policies as they are before anything is learned."""
-        return jax.vmap(self._policy)(jax.random.split(state.key, self.size))
+        # The first generation's key, as `ask` has the later ones': the keys that `split` gives are
+        # those of `fold_in` with small numbers.
+        key = jax.random.fold_in(jax.random.fold_in(state.key, POLICIES), state.generation)
+        return jax.vmap(self._policy)(jax.random.split(key, self.size))
 
     def ask(self, state: State) -> Tree:
-        key = jax.random.fold_in(state.key, state.generation)
+        key = jax.random.fold_in(jax.random.fold_in(state.key, POLICIES), state.generation)
         return self.emitter.ask(state.emitter, state.repertoire, state.experience, key)
 
     def born(self, generation: Int32[Array, ""]) -> Int32[Array, " size"]:
         """The numbers of a generation's evaluations."""
         return generation * self.size + jnp.arange(self.size, dtype=jnp.int32)
 
-    def start_keys(self, born: Int32[Array, " size"]) -> Key:
+    def start_keys(self, state: State, born: Int32[Array, " size"]) -> Key:
         """Where each evaluation's episode begins: it can be played again, by its number alone."""
         if self.plan.config.starts == "fixed":
             born = jnp.zeros_like(born)
-        return jax.vmap(partial(jax.random.fold_in, self.plan.key(EPISODES)))(born)
+        return jax.vmap(partial(jax.random.fold_in, jax.random.fold_in(state.key, EPISODES)))(born)
 
     def take(self, state: State, policies: Tree, played: Played, experience: Any) -> State:
         """Add what was evaluated, and let the emitters learn from it."""

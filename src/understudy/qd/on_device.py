@@ -31,7 +31,7 @@ class NativeIlluminator(Illuminator):
         self.generations = Generations(plan)
         size, length = self.generations.size, plan.config.episode_length
         self._stage = NativeStage(plan.td3, env, plan.spec, size, 1, plan.descriptor, length)
-        self.state = jax.jit(self.generations.begin)()
+        self.state = self.generations.begin()
         self._begin = jax.jit(self._first, donate_argnums=0)
         self._go_on = jax.jit(self._several, donate_argnums=0)
         self._again = jax.jit(lambda policies, keys: self._stage.play(acting(policies), keys)[0])
@@ -54,16 +54,16 @@ class NativeIlluminator(Illuminator):
         return jax.lax.fori_loop(0, count, one, state)
 
     def _evaluated(self, state: State, policies: Tree) -> State:
-        keys = self.generations.start_keys(self.generations.born(state.generation))
+        keys = self.generations.start_keys(state, self.generations.born(state.generation))
         played, experience = self._stage.play(acting(policies), keys, state.experience)
         return self.generations.take(state, policies, played, experience)
 
     def replay(self, cells: np.ndarray) -> Again:
-        keys = self.generations.start_keys(self.state.repertoire.born[cells])
+        keys = self.generations.start_keys(self.state, self.state.repertoire.born[cells])
         return self._play_again(cells, [keys])
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
-        stream = self.generations.plan.key(REEVALUATION)
+        stream = jax.random.fold_in(self.state.key, REEVALUATION)
         of_episodes = [jax.random.fold_in(stream, episode) for episode in range(episodes)]
         cell_keys = jax.vmap(jax.random.fold_in, (None, 0))
         return self._play_again(cells, [cell_keys(key, jnp.asarray(cells)) for key in of_episodes])

@@ -36,7 +36,7 @@ class HostIlluminator(Illuminator):
         self._stage = self._stage_of(self._make(seeds))
         self._others: HostStage | None = None  # for episodes that no policy has met
         self._other_seeds = EpisodeSeeds(plan.seed, size).for_evaluation()
-        self.state = jax.jit(self.generations.begin)()
+        self.state = self.generations.begin()
         self._first = jax.jit(self.generations.first)
         self._ask = jax.jit(self.generations.ask)
         self._take = jax.jit(self.generations.take, donate_argnums=(0, 3))
@@ -56,7 +56,11 @@ class HostIlluminator(Illuminator):
             # The reel takes replay over, and gives it back with the new steps in it.
             reel = _Reel(self._add, state.experience)
             self.state = state._replace(experience=None)
-            played = self._play(self._stage, policies, generation, reel)
+            try:
+                played = self._play(self._stage, policies, generation, reel)
+            except BaseException:
+                self.state = state._replace(experience=reel.experience)
+                raise
             self.state = self._take(self.state, policies, played, reel.finish())
 
     def _play(
@@ -108,11 +112,11 @@ class _Reel:
     """Carries steps from the host to replay, some at a time, while the environments go on."""
 
     def __init__(self, add: Any, experience: Ring | None):
-        self._add, self._experience = add, experience
+        self._add, self.experience = add, experience
         self._told: list[Told] = []
 
     def tell(self, told: Told) -> None:
-        if self._experience is not None:
+        if self.experience is not None:
             self._told.append(told)
             if len(self._told) == STEPS_AT_ONCE:
                 self._hand_over()
@@ -125,11 +129,11 @@ class _Reel:
             still = idle.step._replace(last=np.zeros_like(idle.step.last))
             self._told += [Told(still, idle.valid)] * (STEPS_AT_ONCE - len(self._told))
             self._hand_over()
-        return self._experience
+        return self.experience
 
     def _hand_over(self) -> None:
         steps, valid = jax.tree.map(lambda *rows: np.stack(rows), *self._told)
-        self._experience = self._add(self._experience, steps, valid)
+        self.experience = self._add(self.experience, steps, valid)
         self._told = []
 
 

@@ -23,7 +23,14 @@ from understudy.engine.updates import Learner, Meter, read_meter
 from understudy.qd.emitters import PolicyGradient
 from understudy.qd.illuminate import Again, Counts, Illuminator
 from understudy.qd.repertoire import Repertoire, add, empty, metrics, policies_in
-from understudy.qd.storing import pack, unpack
+from understudy.qd.storing import (
+    describe_cells,
+    pack,
+    read_cells,
+    refuse_other_cells,
+    unpack,
+)
+from understudy.runs import checkpoint
 from understudy.runs.interruption import Interrupted, Interruption
 from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer
 from understudy.types import ConfigError, UnderstudyError
@@ -114,15 +121,18 @@ def capture(
         alone = jax.tree.map(lambda x: x[None], state.experience)
         world |= under("experience", name_ring(alone))
     learner = under("emitter", name_leaves(state.emitter))
-    return {"learner": learner, "world": world}, {"position": asdict(position)}
+    about = {"position": asdict(position), "cells": describe_cells(state.repertoire.cells)}
+    return {"learner": learner, "world": world}, about
 
 
-def restore(illuminator: Illuminator, groups: dict[str, Named]) -> bool:
+def restore(illuminator: Illuminator, kept: checkpoint.Stored) -> bool:
     """Stand where it was captured; whether that is enough to go on from, bit for bit."""
-    state, world = illuminator.state, groups["world"]
+    state, world = illuminator.state, kept.groups["world"]
     template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
                             state.repertoire.policies)  # fmt: skip
     arrays = part_of(world, "repertoire")
+    cells = read_cells(kept.place, kept.manifest.get("cells"), arrays)
+    refuse_other_cells(kept.place, cells, state.repertoire.cells)
     rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
     rest = put_back(rest | {"counts": state.counts}, part_of(world, "rest"))
     experience, stored = state.experience, part_of(world, "experience")
@@ -130,8 +140,8 @@ def restore(illuminator: Illuminator, groups: dict[str, Named]) -> bool:
         alone = jax.tree.map(lambda x: x[None], experience)
         experience = jax.tree.map(lambda x: x[0], put_ring_back(alone, stored))
     illuminator.state = state._replace(
-        repertoire=unpack(arrays, state.repertoire.cells, template),
-        emitter=put_back(state.emitter, part_of(groups["learner"], "emitter")),
+        repertoire=unpack(arrays, cells, template),
+        emitter=put_back(state.emitter, part_of(kept.groups["learner"], "emitter")),
         experience=experience,
         **rest,
     )
@@ -162,7 +172,9 @@ class QDRun:
             try:
                 while self.position.generations < self._stop and not self._interrupted:
                     self._advance()
-                    if self._report():
+                    enough = self._report()
+                    self._keep_if_due()  # when it is told: the log of who goes on has no gap
+                    if enough:
                         break
                 self._correct(interruption)
             except Interrupted:
@@ -190,13 +202,8 @@ class QDRun:
         self.illuminator.advance(count)
         self.illuminator.settle()
         self._pace = count / max(time.perf_counter() - before, 1e-9)
-        self.position.generations += count
-        if config.checkpoint_every is None:
-            due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
-        else:
-            due = config.checkpoint_every and not (here + count) % config.checkpoint_every
-        if due:
-            self._keep()
+        self.position.generations = int(self.illuminator.state.generation)
+        self._count()
 
     def _report(self) -> bool:
         """Tell the observers how it goes, where that is due; whether one wants to stop."""
@@ -207,7 +214,6 @@ class QDRun:
 
     def _progress(self) -> Facts:
         position, size = self.position, self.illuminator.generations.size
-        self._count()
         now = self._tick()
         generations, steps, then = self._clock
         seconds = max(now - then, 1e-9)
@@ -286,6 +292,15 @@ class QDRun:
         self.position.seconds += now - self._ticked
         self._ticked = now
         return now
+
+    def _keep_if_due(self) -> None:
+        every = self.config.checkpoint_every
+        if every is None:
+            due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
+        else:
+            due = every and not self.position.generations % every
+        if due:
+            self._keep()
 
     def _keep(self) -> None:
         self._tick()

@@ -30,7 +30,7 @@ def save_repertoire(path: Path | str, repertoire: Repertoire, about: Mapping[str
     """Writes the directory `path`; `about` is for the reader, and must be fit for JSON."""
     groups = {"learner": pack(repertoire)}
     return checkpoint.write(
-        path, groups, {"repertoire": _describe(repertoire.cells), "about": dict(about)}
+        path, groups, {"repertoire": describe_cells(repertoire.cells), "about": dict(about)}
     )
 
 
@@ -41,7 +41,7 @@ def load_repertoire(path: Path | str, policy_template: Tree, cells: Cells | None
     if "repertoire" not in stored.manifest:
         raise CheckpointError(f"{path} is a checkpoint, but not of a repertoire")
     arrays = stored.groups.get("learner", {})
-    found = _read_cells(path, stored.manifest["repertoire"], arrays)
+    found = read_cells(path, stored.manifest["repertoire"], arrays)
     if cells is not None:
         refuse_other_cells(path, found, cells)
     try:
@@ -95,14 +95,14 @@ def _held(repertoire: Repertoire) -> dict[str, Tree]:
     return {name: getattr(repertoire, name) for name in names}
 
 
-def _describe(cells: Cells) -> dict[str, Any]:
+def describe_cells(cells: Cells) -> dict[str, Any]:
     bounds = {"low": cells.low, "high": cells.high}
     if isinstance(cells, Grid):
         return {"kind": "grid", "shape": cells.shape, **bounds}
     return {"kind": "cvt", **bounds}
 
 
-def _read_cells(path: Path | str, stored: Any, arrays: Named) -> Cells:
+def read_cells(path: Path | str, stored: Any, arrays: Named) -> Cells:
     try:
         bounds = [tuple(map(float, stored[name])) for name in ("low", "high")]
         if stored["kind"] == "grid":
