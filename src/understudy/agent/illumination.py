@@ -151,8 +151,11 @@ class Illumination:
 
     def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
         """Play the policies of these cells once more in the very episodes they were found in."""
+        cells, known = np.asarray(cells), self.repertoire.filled
+        if not len(cells) or not np.isin(cells, known).all():
+            raise ConfigError(f"these cells are not among the {len(known)} filled ones: {cells}")
         with self._on_device():
-            return self._ensure_illuminator().replay(np.asarray(cells))
+            return self._ensure_illuminator().replay(cells)
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
@@ -207,7 +210,7 @@ class Illumination:
                 f"{Spec.from_dict(about['spec'])}, this one has {self._source.spec}"
             )
         with self._on_device():
-            self._whole = restore(self._ensure_illuminator(), stored.groups)
+            self._whole = restore(self._ensure_illuminator(), stored)
         self._position = Position(**about["position"])
         self.preset, self._run = about["preset"], about["run"]
         self.env_name = self.env_name or about["env"]

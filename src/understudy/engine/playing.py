@@ -122,7 +122,7 @@ class NativeStage:
             happened = Transition(
                 reel.observation, action, after.reward, after.terminated, last, after.observation
             )
-            experience = add(experience, happened, reel.playing)
+            experience = add(experience, happened, reel.playing & _is_sound(happened))
         played = Played(
             total=reel.played.total + jnp.where(reel.playing, after.reward, 0.0),
             steps=reel.played.steps + reel.playing,
@@ -175,8 +175,9 @@ class HostStage:
         only: bool = False,
     ) -> Played:
         """From the first `observation`, which whoever begins the episodes was given. An episode
-        that a fault has cut is played again; where that was the last of its `tries`, its return is
-        NaN. Every step is told. With `only`, rows that have finished are not stepped on."""
+        that a fault has cut is played again; where that was the last of its `tries`, or the policy
+        gives what is no number, its return is NaN. Every step is told. With `only`, rows that have
+        finished are not stepped on."""
         rows, memory = len(observation), self._begin(policies)
         tally = _Tally(rows, self._descriptor, self._limit or MOST_STEPS, tries)
         first, by_member = np.ones(rows, bool), (self._members, self._episodes)
@@ -184,6 +185,8 @@ class HostStage:
             seen = observation.reshape(*by_member, *observation.shape[1:])
             action, memory = self._act(policies, memory, seen, first.reshape(by_member), self._keys)
             action = np.asarray(action).reshape(rows, *action.shape[2:])
+            if tries is not None:
+                tally.give_up(np.logical_not(np.isfinite(action).reshape(rows, -1).all(axis=1)))
             playing = tally.playing
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
@@ -223,10 +226,15 @@ class _Tally:
             self._describe(step.descriptor, valid)
         self._tries[cut] -= 1
         self.total[cut], self.steps[cut] = 0.0, 0
-        given_up = cut & (self._tries <= 0)
-        self.total[given_up] = np.nan
-        self.playing = self.playing & ~(last & valid) & ~given_up
+        self.playing = self.playing & ~(last & valid)
+        self.give_up(cut & (self._tries <= 0))
         return last
+
+    def give_up(self, rows: np.ndarray) -> None:
+        """Those of these that are still played have failed."""
+        failed = self.playing & rows
+        self.total[failed] = np.nan
+        self.playing = self.playing & ~failed
 
     def _describe(self, now: np.ndarray | None, valid: np.ndarray) -> None:
         assert now is not None and self._descriptor is not None and self.described is not None
@@ -235,6 +243,14 @@ class _Tally:
             share = np.float32(1) / np.maximum(self.steps, 1)[:, None].astype(np.float32)
             now = np.where(share == 1, now, self.described + (now - self.described) * share)
         self.described = np.where(valid[:, None], now, self.described)
+
+
+def _is_sound(step: Transition) -> Bool[Array, " rows"]:
+    """Whether all numbers are finite. One that is not would spoil every batch it is drawn into."""
+    rows = len(step.reward)
+    parts = (step.action, step.next_observation)
+    sums = (jnp.sum(part.reshape(rows, -1), axis=-1, dtype=jnp.float32) for part in parts)
+    return jnp.isfinite(sum(sums, step.reward))
 
 
 def act_program(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array, Tree]]:
