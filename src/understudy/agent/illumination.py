@@ -85,6 +85,8 @@ class Illumination:
         if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
             raise EnvironmentError(f"{self.name} needs observations that are vectors of floats")
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
+        if config.grid is not None:
+            self._plan.cells()  # one that does not fit is refused now
         self._illuminator: Illuminator | None = None
         self._position = Position()
         self._whole = True  # nothing that illumination needs was left out of a checkpoint
@@ -140,14 +142,19 @@ class Illumination:
     def reevaluate(self, episodes: int = 10) -> tuple[Repertoire, Again]:
         """The repertoire as it would be if every policy had been judged by its mean over fresh
         episodes; and what they did there, in the order of `repertoire.filled`."""
+        found = self.repertoire
+        found._refuse_empty()
+        again = self.play(found.filled, episodes)
+        with self._on_device():
+            cells = corrected(found.cells, found.filled, again)
+            return Repertoire(cells, self.descriptor, found.offset, self._embody), again
+
+    def play(self, cells: Sequence[int] | np.ndarray, episodes: int = 10) -> Again:
+        """Play the policies of these cells in fresh episodes."""
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         with self._on_device():
-            illuminator, found = self._ensure_illuminator(), self.repertoire
-            found._refuse_empty()
-            again = illuminator.reevaluate(found.filled, episodes)
-            cells = corrected(found.cells, found.filled, again)
-            return Repertoire(cells, self.descriptor, found.offset, self._embody), again
+            return self._ensure_illuminator().reevaluate(np.asarray(cells), episodes)
 
     def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
         """Play the policies of these cells once more in the very episodes they were found in."""

@@ -57,6 +57,10 @@ class Repertoire:
 
     def select(self, descriptor: Sequence[float] | np.ndarray) -> Agent:
         """The agent whose behaviour is nearest to this one."""
+        return self.agent(self.nearest(descriptor))
+
+    def nearest(self, descriptor: Sequence[float] | np.ndarray) -> int:
+        """The cell of the policy whose behaviour is nearest to this one."""
         wanted = np.asarray(descriptor, np.float32)
         if wanted.shape != (self.descriptor.size,) or not np.isfinite(wanted).all():
             raise ConfigError(
@@ -64,7 +68,7 @@ class Repertoire:
                 f"({', '.join(self.descriptor.called)}), got {descriptor}"
             )
         self._refuse_empty()
-        return self.agent(int(nearest(self.cells, jnp.asarray(wanted))))
+        return int(nearest(self.cells, jnp.asarray(wanted)))
 
     @property
     def best(self) -> Agent:
