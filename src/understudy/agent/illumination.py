@@ -154,15 +154,12 @@ class Illumination:
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         with self._on_device():
-            return self._ensure_illuminator().reevaluate(np.asarray(cells), episodes)
+            return self._ensure_illuminator().reevaluate(self._filled(cells), episodes)
 
     def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
         """Play the policies of these cells once more in the very episodes they were found in."""
-        cells, known = np.asarray(cells), self.repertoire.filled
-        if not len(cells) or not np.isin(cells, known).all():
-            raise ConfigError(f"these cells are not among the {len(known)} filled ones: {cells}")
         with self._on_device():
-            return self._ensure_illuminator().replay(cells)
+            return self._ensure_illuminator().replay(self._filled(cells))
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
@@ -235,6 +232,12 @@ class Illumination:
         return f"{self.name}({self.env_name or 'environment'}, {self.evaluations} evaluations)"
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _filled(self, cells: Sequence[int] | np.ndarray) -> np.ndarray:
+        wanted, known = np.asarray(cells), self.repertoire.filled
+        if not len(wanted) or not np.isin(wanted, known).all():
+            raise ConfigError(f"these cells are not among the {len(known)} filled ones: {wanted}")
+        return wanted
 
     def _ensure_illuminator(self) -> Illuminator:
         if self._illuminator is None:
