@@ -24,6 +24,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("train", "train [ALGO] [ENV] …", "train an agent (alone: SAC on Pendulum-v1)"),
+    "illuminate": Command(
+        "illuminate", "illuminate [METHOD] [ENV] …", "find the best policy of every kind"
+    ),
     "resume": Command("resume", "resume RUN", "go on with a run that was interrupted"),
     "eval": Command("evaluate", "eval RUN", "play a trained agent: its returns, or a video"),
     "plot": Command("plot", "plot RUN…", "draw learning curves, of several runs side by side"),
@@ -37,6 +40,7 @@ EXAMPLES = """\
   understudy train td3 HalfCheetah-v5 --steps 100000 --seeds 4 --run runs/cheetah
   understudy eval runs/cheetah --episodes 20 --json
   understudy train --config my.toml --gamma 0.98
+  understudy illuminate pga-me Walker2d-v5 --evaluations 50000 --run runs/walkers
   understudy sweep sac Pendulum-v1 --vary learning_rate=1e-4..1e-2:log --members 16"""
 
 
@@ -106,7 +110,7 @@ def _ctrl_c_is_final() -> Iterator[None]:
 
 def _overview() -> str:
     commands = "\n".join(
-        f"  understudy {command.usage:24} {command.purpose}" for command in COMMANDS.values()
+        f"  understudy {command.usage:27} {command.purpose}" for command in COMMANDS.values()
     )
     return f"""Understudy: actor-critic reinforcement learning on one JAX engine.
 

@@ -17,9 +17,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from understudy.algorithms import Algorithm, available
 from understudy.algorithms.settings import Config, by_topic, nearest
-from understudy.cli.plan import Plan, RunSettings, Wishes
+from understudy.cli.plan import Kind, Wishes
 from understudy.errors import ConfigError
 
 NAMES = ("algorithm", "env")  # the words at the top that are no settings
@@ -40,18 +39,15 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def wishes(
-    path: Path, content: dict[str, Any], algorithm: type[Algorithm]
-) -> tuple[Wishes, list[str]]:
+def wishes(path: Path, content: dict[str, Any], kind: Kind) -> tuple[Wishes, list[str]]:
     """What it wishes for this algorithm, and all that is wrong with its keys."""
-    classes = {name: each.config_class for name, each in available().items()}
-    tables: dict[str, type[Config]] = {"run": RunSettings, **classes}
+    tables: dict[str, type[Config]] = {"run": kind.run_class, **kind.configs}
     top: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
     problems = []
     for key, value in content.items():
         if key in tables and isinstance(value, dict):
-            inside[key], unknown = _known(value, tables[key], f"[{key}] ")
+            inside[key], unknown = _known(value, tables[key], kind.run_class, f"[{key}] ")
             problems += unknown
         elif key in tables:
             problems.append(f"{key} is the name of a table: write [{key}]")
@@ -60,19 +56,19 @@ def wishes(
             problems.append(f"unknown table [{key}]{nearest(key, tables)}; there are: {known}")
         elif key not in NAMES:
             top[key] = value
-    top, unknown = _known(top, algorithm.config_class, "")
+    top, unknown = _known(top, kind.config_class, kind.run_class, "")
     problems = unknown + problems
-    own = inside.get(algorithm.name, {})
+    own = inside.get(kind.name, {})
     return Wishes(inside.get("run", {}), top | own, path.name), (
         [f"{path}: {'; '.join(problems)}"] if problems else []
     )
 
 
 def _known(
-    values: dict[str, Any], config_class: type[Config], place: str
+    values: dict[str, Any], config_class: type[Config], run_class: type[Config], place: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Those that the class has, and what is wrong with the others."""
-    names, run = _names(config_class), _names(RunSettings)
+    names, run = _names(config_class), _names(run_class)
     problems = [
         f"{place}{key} belongs under [run]" if key in run else _unknown(key, config_class, place)
         for key in values
@@ -91,10 +87,10 @@ def _names(config_class: type[Config]) -> list[str]:
     return [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
 
 
-def text(plan: Plan) -> str:
-    """A file that gives this plan again."""
-    lines = [f"algorithm = {_spelt(plan.algorithm.name)}", f"env = {_spelt(plan.env)}"]
-    for table, settings in (("run", plan.run), (plan.algorithm.name, plan.config)):
+def text(name: str, env: str, run: Config, config: Config) -> str:
+    """A file that gives all this again. `name` is the algorithm's."""
+    lines = [f"algorithm = {_spelt(name)}", f"env = {_spelt(env)}"]
+    for table, settings in (("run", run), (name, config)):
         lines += ["", f"[{table}]"]
         for topic, fields in by_topic(type(settings)).items():
             lines += [f"# {topic}"] if topic else []

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from understudy.agent import Agent, load
+from understudy.cli import repertoire
 from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
 from understudy.cli.training import spoken
 from understudy.errors import ConfigError
@@ -22,13 +23,15 @@ def parser(arguments: list[str]) -> Parser:
         prog="understudy eval",
         usage="understudy eval RUN [flags]",
         description="Play a trained agent without exploration, on environments of its own with "
-        "fixed seeds,\nand report its returns.",
+        "fixed seeds,\nand report its returns. A repertoire is judged anew, by the means of all "
+        "its policies over\nfresh episodes; or one of them is, the nearest to a behaviour.",
     )
     result.set_defaults(command=_eval)
     add = result.add_argument
     add("run", type=Path, metavar="RUN",
         help="a run directory (its newest checkpoint), RUN/best, or a checkpoint")  # fmt: skip
     add("--episodes", type=count, default=10, metavar="N", help="per seed (default: 10)")
+    add("--at", type=repertoire.place, metavar="X,Y", help="of a repertoire: this behaviour")
     add("--json", action="store_true", help="print one JSON object, and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode too, as .mp4 or .gif")
     add_device(result)
@@ -36,6 +39,15 @@ def parser(arguments: list[str]) -> Parser:
 
 
 def _eval(options: argparse.Namespace) -> None:
+    method = repertoire.method_of(options.run)
+    if method is not None:
+        with repertoire.opened(method, options.run, options.device) as found:
+            if options.video is not None:
+                print(film(repertoire.chosen(found, options.at)[1], options.video))
+            repertoire.evaluate(found, options)
+        return
+    if options.at is not None:
+        raise ConfigError(repertoire.NOT_ONE.format(options.run))
     with contextlib.closing(load(options.run, device=device_of(options.device))) as agent:
         filmed = "" if options.video is None else film(agent, options.video)
         result = agent.evaluate(options.episodes)

@@ -5,14 +5,17 @@ import contextlib
 from pathlib import Path
 
 from understudy.agent import load
+from understudy.cli import repertoire
 from understudy.cli.parsing import Parser
+from understudy.errors import ConfigError
 
 
 def parser(arguments: list[str]) -> Parser:
     result = Parser(
         prog="understudy export",
         usage="understudy export RUN FILE",
-        description="Write the policy alone (of several seeds, the best one's) as one file.",
+        description="Write the policy alone (of several seeds, the best one's; of a repertoire, "
+        "the best or the\none that is asked for) as one file.",
     )
     result.set_defaults(command=_export)
     result.add_argument(
@@ -23,13 +26,27 @@ def parser(arguments: list[str]) -> Parser:
         "file", type=Path, metavar="FILE",
         help="policy.onnx, or policy.safetensors, which understudy.runner plays without JAX",
     )  # fmt: skip
+    result.add_argument(
+        "--at", type=repertoire.place, metavar="X,Y",
+        help="of a repertoire: the policy that is nearest to this behaviour",
+    )  # fmt: skip
     return result
 
 
 def _export(options: argparse.Namespace) -> None:
-    with contextlib.closing(load(options.run)) as agent:
-        path = agent.export(options.file)
-    print(f"policy          {path} ({agent.name} on {agent.env_name}, {agent.steps:,} steps)")
+    method = repertoire.method_of(options.run)
+    if method is not None:
+        with repertoire.opened(method, options.run, None) as found:
+            cell, agent = repertoire.chosen(found, options.at)
+            path = agent.export(options.file)
+            about = f"{found.name} on {agent.env_name}, cell {cell}"
+    elif options.at is not None:
+        raise ConfigError(repertoire.NOT_ONE.format(options.run))
+    else:
+        with contextlib.closing(load(options.run)) as agent:
+            path = agent.export(options.file)
+            about = f"{agent.name} on {agent.env_name}, {agent.steps:,} steps"
+    print(f"policy          {path} ({about})")
     call = "onnxruntime.InferenceSession" if path.suffix == ".onnx" else "understudy.runner.load"
     print(f'play it with    {call}("{path}")')
     if agent.config.memory is not None:

@@ -2,6 +2,7 @@
 
 import gymnasium
 
+from understudy.agent.illumination import METHODS
 from understudy.algorithms import available
 from understudy.cli.parsing import Parser, show
 from understudy.envs.native import NATIVE
@@ -24,7 +25,9 @@ def parser(arguments: list[str]) -> Parser:
 
 def _algorithms() -> None:
     for name, algorithm in available().items():
-        print(f"{name:8} {(algorithm.__doc__ or '').strip().splitlines()[0]}")
+        print(f"{name:10} {(algorithm.__doc__ or '').strip().splitlines()[0]}")
+    for name, method in METHODS.items():
+        print(f"{name:10} {(method.__doc__ or '').strip().splitlines()[0]} (understudy illuminate)")
 
 
 def _environments() -> None:
@@ -38,7 +41,9 @@ def _environments() -> None:
 
 
 def _presets() -> None:
-    for name, algorithm in available().items():
-        for env, preset in algorithm.config_class.presets.items():
+    configs = {name: algorithm.config_class for name, algorithm in available().items()}
+    configs |= {name: method.config_class for name, method in METHODS.items()}
+    for name, config_class in configs.items():
+        for env, preset in config_class.presets.items():
             changes = ", ".join(f"{key}={show(value)}" for key, value in preset.items())
-            print(f"{name:8} {env:24} {changes}")
+            print(f"{name:10} {env:24} {changes}")

@@ -1,6 +1,7 @@
 """What the commands share: argparse with errors of one line, and hints at the next command."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any):
         super().__init__(allow_abbrev=False, formatter_class=_Help, **settings)
+        # argparse would take -0.5,0.3 and -1e3 for flags.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
         self.refused: Mapping[str, str] = {}  # settings that cannot be, and why
 
     def error(self, message: str) -> NoReturn:

@@ -2,9 +2,10 @@
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-from understudy.algorithms import Algorithm
+from understudy.algorithms import Algorithm, available
 from understudy.algorithms.settings import Config, nearest, setting
 from understudy.errors import ConfigError
 from understudy.runs.loggers import BY_NAME
@@ -47,11 +48,15 @@ class RunSettings(Config):
     """Where to compute; auto is JAX's choice."""
 
     def contradictions(self) -> list[str]:
-        return [
-            f"unknown logger '{name}'{nearest(name, BY_NAME)}; there are: {', '.join(BY_NAME)}"
-            for name in self.logger
-            if name not in BY_NAME
-        ]
+        return unknown_loggers(self.logger)
+
+
+def unknown_loggers(names: tuple[str, ...]) -> list[str]:
+    return [
+        f"unknown logger '{name}'{nearest(name, BY_NAME)}; there are: {', '.join(BY_NAME)}"
+        for name in names
+        if name not in BY_NAME
+    ]
 
 
 class Wishes(NamedTuple):
@@ -60,6 +65,29 @@ class Wishes(NamedTuple):
     run: dict[str, Any]
     config: dict[str, Any]
     source: str  # as it is named in the output
+
+
+class Kind(NamedTuple):
+    """Whose settings are meant, and who else has a table of its own in a file."""
+
+    name: str
+    configs: Mapping[str, type[Config]]  # of all siblings, by name
+    run_class: type[Config]  # what can be set about a run
+
+    @property
+    def config_class(self) -> type[Config]:
+        return self.configs[self.name]
+
+
+def kind_of(algorithm: type[Algorithm]) -> Kind:
+    configs = {name: each.config_class for name, each in available().items()}
+    return Kind(algorithm.name, configs, RunSettings)
+
+
+class Settled(NamedTuple):
+    run: Any
+    config: Any
+    preset: str  # what took part, in words
 
 
 @final
@@ -77,29 +105,34 @@ class Plan:
 def make_plan(
     algorithm: type[Algorithm], env: str, layers: list[Wishes], problems: list[str]
 ) -> Plan:
+    run, config, preset = settle(kind_of(algorithm), env, layers, problems)
+    return Plan(algorithm, env, _completed(run, algorithm, env), config, preset)
+
+
+def settle(kind: Kind, env: str, layers: list[Wishes], problems: list[str]) -> Settled:
     """Later layers go over earlier ones. `problems` that are known already are reported together
     with those found here."""
-    config_class, problems = algorithm.config_class, [*problems]
+    config_class, problems = kind.config_class, [*problems]
     config, preset = config_class.for_environment(env)
     wanted: dict[str, Any] = dataclasses.asdict(config)
     run: dict[str, Any] = {}
     for layer in layers:
         wanted |= tidied(config_class, layer.config)
-        run |= tidied(RunSettings, layer.run)
+        run |= tidied(kind.run_class, layer.run)
     try:
         config = config_class(**wanted)
     except ConfigError as error:
         problems.append(str(error))
-    settings = RunSettings()
+    settings = kind.run_class()
     try:
-        settings = RunSettings(**run)
+        settings = kind.run_class(**run)
     except ConfigError as error:
-        problems.append(str(error).removeprefix("RunSettings: "))
+        problems.append(str(error).removeprefix(f"{kind.run_class.__name__}: "))
     if problems:
         raise ConfigError("; ".join(problems))
     sources = [preset, *(layer.source for layer in layers if layer.config)]
     named = " and ".join([", ".join(sources[:-1]), sources[-1]] if sources[1:] else sources)
-    return Plan(algorithm, env, _completed(settings, algorithm, env), config, named)
+    return Settled(settings, config, named)
 
 
 def _completed(run: RunSettings, algorithm: type[Algorithm], env: str) -> RunSettings:

@@ -5,13 +5,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from understudy.agent import load
+from understudy.agent import Agent, load
+from understudy.agent.illumination import METHODS, Illumination
 from understudy.algorithms import find
 from understudy.cli import config_file
+from understudy.cli.illuminate import illuminate
 from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
 from understudy.cli.training import CONFIG, open_loggers, run
 from understudy.engine.devices import suit
-from understudy.errors import CheckpointError
+from understudy.errors import CheckpointError, ConfigError
+from understudy.qd.run import QDRunConfig
 from understudy.runs.records import ABOUT
 from understudy.runs.run import RunConfig
 
@@ -28,25 +31,47 @@ def parser(arguments: list[str]) -> Parser:
         "--steps", type=count, metavar="N",
         help="steps in all, those already done included (default: what it was started with)",
     )  # fmt: skip
+    result.add_argument(
+        "--evaluations", type=count, metavar="N", help="the same for quality-diversity"
+    )
     add_device(result, "as it was started")
     result.add_argument("--quiet", action="store_true", help="no progress bar")
     return result
 
 
 def _resume(options: argparse.Namespace) -> None:
-    about = _about(options.run)
-    total = options.steps or about["total_steps"]
-    settings = _started_with(options.run)
-    device = options.device or settings.get("device", "auto")
+    about, settings = _about(options.run), _started_with(options.run)
+    device = device_of(options.device or settings.get("device", "auto"))
+    method = METHODS.get(about["algorithm"])
+    wanted, other = options.steps, options.evaluations
+    unit, other_unit = "steps", "evaluations"
+    if method is not None:
+        wanted, other, unit, other_unit = other, wanted, other_unit, unit
+    if other is not None:
+        name = about["algorithm"].upper()
+        raise ConfigError(
+            f"{options.run} is a run of {name}, which counts {unit}: give --{unit} instead of "
+            f"--{other_unit}"
+        )
+    total = wanted or about["total_steps"]
+    if method is not None:
+        _illuminate_on(options, about, settings, total, method.load(options.run, device=device))
+        return
     algorithm = find(about["algorithm"])
     suit(algorithm(algorithm.config_class(**about["config"])).appetite)
-    agent = load(options.run, device=device_of(device))
+    _train_on(options, about, settings, total, load(options.run, device=device))
+
+
+def _train_on(
+    options: argparse.Namespace,
+    about: dict[str, Any],
+    settings: dict[str, Any],
+    total: int,
+    agent: Agent,
+) -> None:
     if agent.steps >= total:
         agent.close()
-        done = f"{agent.steps:,} of {total:,} steps are done"
-        print(f"{options.run} is finished: {done}")
-        place = quoted(options.run)
-        hint(f"resume {place} --steps {2 * agent.steps}", f"eval {place}", f"report {place}")
+        _say_it_is_finished(options.run, agent.steps, total, "steps")
         return
     loggers = open_loggers(settings.get("logger", []))
     config = RunConfig(**about["run_config"])
@@ -54,12 +79,39 @@ def _resume(options: argparse.Namespace) -> None:
     run(agent, options.run, total, config, loggers, not options.quiet, start)
 
 
+def _illuminate_on(
+    options: argparse.Namespace,
+    about: dict[str, Any],
+    settings: dict[str, Any],
+    total: int,
+    found: Illumination,
+) -> None:
+    if found.evaluations >= total:
+        found.close()
+        _say_it_is_finished(options.run, found.evaluations, total, "evaluations")
+        return
+    size = found.config.generation_size
+    total = -(-total // size) * size  # whole generations
+    loggers = open_loggers(settings.get("logger", []))
+    config = QDRunConfig(**about["run_config"])
+    done = f"{found.evaluations:,} of {total:,} evaluations"
+    start = f"going on at {done}, preset: {found.preset}"
+    illuminate(found, options.run, total, config, loggers, not options.quiet, start)
+
+
+def _say_it_is_finished(run_dir: Path, done: int, total: int, unit: str) -> None:
+    print(f"{run_dir} is finished: {done:,} of {total:,} {unit} are done")
+    place = quoted(run_dir)
+    hint(f"resume {place} --{unit} {2 * done}", f"eval {place}", f"report {place}")
+
+
 def _about(run_dir: Path) -> dict[str, Any]:
     """What the run says of itself."""
     path = run_dir / ABOUT
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(about["total_steps"], int) and isinstance(about["run_config"], dict):
+        kinds = {"total_steps": int, "run_config": dict, "algorithm": str}
+        if all(isinstance(about[name], kind) for name, kind in kinds.items()):
             return about
     except FileNotFoundError:
         raise CheckpointError(f"{run_dir} is no run directory: there is no {ABOUT} in it") from None

@@ -19,6 +19,7 @@ from understudy.cli.plan import (
     Plan,
     RunSettings,
     Wishes,
+    kind_of,
     make_plan,
     takes_a_list,
 )
@@ -140,7 +141,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     flags = Wishes(given(options, "run:"), given(options, "config:"), "your flags")
     layers, problems = [flags], []
     if options.config is not None:
-        wishes, problems = config_file.wishes(options.config, options.file, algorithm)
+        wishes, problems = config_file.wishes(options.config, options.file, kind_of(algorithm))
         layers = [wishes, flags]
     return make_plan(algorithm, env, layers, problems)
 
@@ -157,12 +158,13 @@ def _train(options: argparse.Namespace) -> None:
     plan = _plan(options)
     loggers = open_loggers(plan.run.logger)
     agent = _agent(plan)
+    text = config_file.text(plan.algorithm.name, plan.env, plan.run, plan.config)
     if options.print_config:
         agent.close()
-        print(config_file.text(plan), end="")
+        print(text, end="")
         return
-    run_dir = _run_directory(options.run, plan)
-    (run_dir / CONFIG).write_text(config_file.text(plan), encoding="utf-8")
+    run_dir = run_directory(options.run, plan.algorithm.name, plan.env)
+    (run_dir / CONFIG).write_text(text, encoding="utf-8")
     assert plan.run.steps is not None
     seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * (agent.num_seeds > 1)
     start = f"{plan.run.steps:,} steps{seeds}, preset: {plan.preset}"
@@ -187,14 +189,14 @@ def _agent(plan: Plan) -> Agent:
     return agent
 
 
-def _run_directory(wanted: Path | None, plan: Plan) -> Path:
+def run_directory(wanted: Path | None, name: str, env: str) -> Path:
     """The one asked for, which must be new; or a new one named after what is run."""
     if wanted is not None:
         if wanted.is_dir() and any(wanted.iterdir()):
             raise ConfigError(f"{wanted} is not empty: choose another --run")
         return _made(wanted)
-    env = plan.env.replace(":", "-").replace("/", "-")
-    stem = f"{plan.algorithm.name}-{env}-{time.strftime('%Y%m%d-%H%M%S')}"
+    place = env.replace(":", "-").replace("/", "-")
+    stem = f"{name}-{place}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory, copies = Path("runs") / stem, 1
     while directory.exists():
         copies += 1

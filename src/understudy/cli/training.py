@@ -38,7 +38,7 @@ def run(
     to do next."""
     # At once: it may be hours to the next line, and a reader of one line may leave after it.
     print(f"{agent.name} on {agent.env_name}, {start}\nrun directory   {run_dir}", flush=True)
-    with _saying_how_to_go_on(run_dir, total), contextlib.closing(agent), _saying_what_is_large():
+    with around(run_dir, f"{total:,} steps"), contextlib.closing(agent):
         summary = agent.train(
             total - agent.steps, run=config, run_dir=run_dir, logger=loggers, progress=progress
         )
@@ -90,22 +90,25 @@ def _saying_what_is_large() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(run_dir: Path, total: int) -> Iterator[None]:
+def around(run_dir: Path, whole: str) -> Iterator[None]:
+    """Says what is large, and after an interruption how to go on; `whole` is the run in words,
+    "5,000 steps"."""
     try:
-        yield
+        with _saying_what_is_large():
+            yield
     except KeyboardInterrupt:
-        _leave(run_dir, total, 130)
+        _leave(run_dir, whole, 130)
     except SystemExit as exit:  # SIGTERM
-        _leave(run_dir, total, exit.code)
+        _leave(run_dir, whole, exit.code)
     except UnderstudyError:
         _clear(run_dir)
         raise
 
 
-def _leave(run_dir: Path, total: int, code: Any) -> NoReturn:
+def _leave(run_dir: Path, whole: str, code: Any) -> NoReturn:
     kept = checkpoint.numbered(run_dir)
     if kept:
-        done = f"at {int(kept[-1].name):,} of {total:,} steps"
+        done = f"at {int(kept[-1].name):,} of {whole}"
         words = f"interrupted {done}; go on with: understudy resume {quoted(run_dir)}"
     else:
         words = "interrupted before anything was saved"
