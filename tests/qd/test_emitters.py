@@ -1,0 +1,257 @@
+"""Variation by hand, and by TD3's own update."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from qd_cases import SIZE, bits, flat, plan
+from walking_native import SPEC
+
+from understudy.engine.feeding import draw
+from understudy.engine.updates import updates
+from understudy.experience import ring
+from understudy.qd import repertoire as qd
+from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
+from understudy.qd.emitters.iso_line import vary
+from understudy.qd.illuminate import Generations
+from understudy.types import Transition
+
+KEY = jax.random.PRNGKey(5)
+GUIDED, LANES = 4, 8
+PLAN = plan()
+TD3 = PLAN.td3
+STEPS, RATE = 3, 0.01
+
+
+@partial(jax.jit, static_argnums=0)
+def policies(count, key=KEY):
+    """Whatever is stacked like policies."""
+    return jax.vmap(lambda key: TD3.init(SPEC, key).actor)(jax.random.split(key, count))
+
+
+@jax.jit
+def filled(parents):
+    """A repertoire that holds all of these."""
+    cells = PLAN.cells()
+    count = len(jax.tree.leaves(parents)[0])
+    empty = qd.empty(cells, jax.tree.map(lambda leaf: leaf[0], parents))
+    born = jnp.arange(count, dtype=jnp.int32)
+    return qd.add(empty, parents, jnp.zeros(count), cells.centres[:count], born)[0]
+
+
+def wandered(seed=0, steps=20):
+    """Replay in which something happened."""
+    random, experience = np.random.default_rng(seed), ring.create(SPEC, 400, LANES)
+
+    def some(*shape):
+        return jnp.asarray(random.uniform(-1, 1, (steps, LANES, *shape)), jnp.float32)
+
+    ends = jnp.asarray(random.random((steps, LANES)) < 0.2)
+    all_steps = Transition(some(2), some(2), some(), ends, ends, some(2))
+    valid = jnp.ones((steps, LANES), bool)
+
+    def one(experience, now):
+        return ring.add(experience, *now), None
+
+    return jax.lax.scan(one, experience, (all_steps, valid))[0]
+
+
+@pytest.fixture(scope="module")
+def emitter():
+    return PolicyGradient(TD3, SPEC, GUIDED, LANES, 4, STEPS, RATE)
+
+
+@pytest.fixture(scope="module")
+def experience():
+    return wandered()
+
+
+@pytest.fixture(scope="module")
+def learner(emitter, experience):
+    return jax.jit(emitter.tell)(emitter.init(KEY), experience)
+
+
+# -- iso + line -----------------------------------------------------------------------------------
+
+
+jitted = jax.jit(vary, static_argnums=(2, 3))
+
+
+def test_without_noise_offspring_are_their_parents():
+    parents = policies(3)
+    offspring = jax.jit(IsoLine(20, 0.0, 0.0).ask)((), filled(parents), None, KEY)
+    known, children = flat(parents), flat(offspring)
+    assert children.shape == (20, known.shape[1])
+    whose = [int(np.flatnonzero((known == child).all(axis=1))[0]) for child in children]
+    assert set(whose) == {0, 1, 2}
+
+
+def test_offspring_lie_on_the_line_through_both_parents():
+    """At one number for a whole policy, and each at its own."""
+    count = 400
+    x, y = policies(count), policies(count, jax.random.PRNGKey(6))
+    sigma = 0.3
+    start, end, children = (flat(each) for each in (x, y, jitted(x, y, 0.0, sigma, KEY)))
+    across = end - start
+    along = ((children - start) * across).sum(axis=1) / (across**2).sum(axis=1)
+    np.testing.assert_allclose(children, start + along[:, None] * across, atol=1e-5)
+    assert len(set(along.tolist())) == count
+    # The standard errors of the mean and of the standard deviation, four times.
+    assert abs(along.mean()) < 4 * sigma / np.sqrt(count)
+    assert abs(along.std() - sigma) < 4 * sigma / np.sqrt(2 * count)
+
+
+def test_noise_is_every_weights_own():
+    count, sigma = 50, 0.2
+    x = policies(count)
+    noise = flat(jitted(x, x, sigma, 0.7, KEY)) - flat(x)  # the line between twins is a point
+    assert abs(noise.mean()) < 4 * sigma / np.sqrt(noise.size)
+    assert abs(noise.std() - sigma) < 4 * sigma / np.sqrt(2 * noise.size)
+    between = np.corrcoef(noise)[np.triu_indices(count, 1)]
+    assert np.abs(between).max() < 6 / np.sqrt(noise.shape[1])
+    columns = np.corrcoef(noise.T)[np.triu_indices(noise.shape[1], 1)]
+    assert np.abs(columns).max() < 6 / np.sqrt(count)
+
+
+def test_parents_come_from_the_repertoire():
+    """Of two policies, every child lies on the one line that there is."""
+    parents = policies(2)
+    children = flat(jax.jit(IsoLine(30, 0.0, 1.0).ask)((), filled(parents), None, KEY))
+    first, second = flat(parents)
+    across = second - first
+    along = (children - first) @ across / (across @ across)
+    np.testing.assert_allclose(children, first + along[:, None] * across, atol=1e-5)
+    assert (along < -0.1).any() and (along > 1.1).any()  # beyond either end, too
+
+
+# -- policy gradient ------------------------------------------------------------------------------
+
+
+@jax.jit
+def td3_climbs(state, policy, batches):
+    """TD3's own update of the actor, with the critic held fast."""
+    fresh = TD3.init(SPEC, KEY)
+    hyper = state.hyper | {"learning_rate": jnp.float32(RATE)}
+    moving = state._replace(actor=policy, actor_moments=fresh.actor_moments, hyper=hyper)
+    for batch in batches:
+        gradients, _ = TD3.gradients(moving, batch, KEY, TD3.due(0))
+        after = TD3.apply(moving, gradients)
+        moving = moving._replace(actor=after.actor, actor_moments=after.actor_moments)
+    return moving.actor
+
+
+def test_a_climb_is_td3s_own_update_of_the_actor(emitter, learner, experience):
+    parents = policies(3)
+    climbed = jax.jit(emitter.climb)(learner, parents, experience, KEY)
+    drawn = jax.jit(lambda key: draw(TD3, learner.state, experience, key)[0])
+    batches = [drawn(key) for key in jax.random.split(KEY, STEPS)]
+    for row in range(3):
+        policy = jax.tree.map(lambda leaf, row=row: leaf[row], parents)
+        wanted = td3_climbs(learner.state, policy, batches)
+        got = jax.tree.map(lambda leaf, row=row: leaf[row], climbed)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(flat(climbed), flat(parents), atol=RATE / 2)
+
+
+def test_all_offspring_climb(emitter, learner, experience):
+    seen = experience.storage.observation[:, :20].reshape(-1, 2)
+
+    def liked(policy):
+        return jnp.mean(emitter._td3.q_values(learner.state, seen, policy(seen))[0])
+
+    parents = policies(6)
+    climbed = jax.jit(emitter.climb)(learner, parents, experience, KEY)
+    assert (jax.vmap(liked)(climbed) > jax.vmap(liked)(parents)).all()
+
+
+def test_the_greedy_actor_is_the_last_of_its_part(emitter, learner, experience):
+    parents = policies(3)
+    asked = jax.jit(emitter.ask)(learner, filled(parents), experience, KEY)
+    assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {GUIDED}
+    assert bits(jax.tree.map(lambda leaf: leaf[-1], asked)) == bits(learner.state.actor)
+    others = flat(asked)[:-1]
+    assert not any((child == parent).all() for child in others for parent in flat(parents))
+
+
+def test_a_part_of_one_is_the_greedy_actor_alone(learner, experience):
+    emitter = PolicyGradient(TD3, SPEC, 1, LANES, 4, STEPS, RATE)
+    asked = emitter.ask(learner, filled(policies(2)), experience, KEY)
+    assert bits(asked) == bits(jax.tree.map(lambda leaf: leaf[None], learner.state.actor))
+
+
+def test_no_steps_give_copies_of_elites(learner, experience):
+    emitter = PolicyGradient(TD3, SPEC, GUIDED, LANES, 4, 0, RATE)
+    parents = policies(2)
+    asked = flat(jax.jit(emitter.ask)(learner, filled(parents), experience, KEY))[:-1]
+    assert all((child == flat(parents)).all(axis=1).any() for child in asked)
+
+
+def test_to_be_told_is_to_update_td3(emitter, experience):
+    td3, count = emitter._td3, emitter._critic_steps
+    assert count > td3.due_period > 1, "some updates must leave the actor alone"
+    start = emitter.init(KEY)
+    told = jax.jit(emitter.tell)(start, experience)
+    one = jax.jit(lambda learner, index: updates(td3, learner, experience, index, 1)[0])
+    single = start
+    for index in range(count):
+        single = one(single, jnp.int32(index))
+    together = jax.jit(lambda learner: updates(td3, learner, experience, jnp.int32(0), count)[0])
+    for other in (single, together(start)):
+        named = jax.tree_util.tree_flatten_with_path(told)[0]
+        for (path, left), right in zip(named, jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6, err_msg=str(path))
+    assert int(told.state.updates) == count
+    assert bits(told.state.actor) != bits(start.state.actor)
+    assert bits(told.state.target_critic) != bits(start.state.target_critic)
+
+
+# -- together -------------------------------------------------------------------------------------
+
+
+class Fixed(Emitter):
+    """Gives the same again and again, and counts how often it was told."""
+
+    def __init__(self, size, value):
+        self.size, self.value = size, value
+
+    def init(self, key):
+        return 0
+
+    def ask(self, state, repertoire, experience, key):
+        return {"weight": jnp.full((self.size, 2), self.value + state)}
+
+    def tell(self, state, experience):
+        return state + 10 * self.value
+
+
+def test_together_means_one_after_the_other():
+    both = Together([Fixed(2, 1.0), Fixed(0, 5.0), Fixed(3, 2.0)])
+    state, nothing = both.init(KEY), filled(policies(2))
+    assert both.size == 5 and len(state) == 2
+    assert both.ask(state, nothing, None, KEY)["weight"][:, 0].tolist() == [1, 1, 2, 2, 2]
+    state = both.tell(state, None)
+    assert both.ask(state, nothing, None, KEY)["weight"][:, 0].tolist() == [11, 11, 22, 22, 22]
+
+
+def test_parts_do_not_draw_alike():
+    parents = filled(policies(3))
+    both = Together([IsoLine(4, 0.1, 0.1), IsoLine(4, 0.1, 0.1)])
+    children = flat(jax.jit(both.ask)(both.init(KEY), parents, None, KEY))
+    assert not np.allclose(children[:4], children[4:])
+
+
+@pytest.mark.parametrize(
+    ("share", "sizes"),
+    [(0.0, [SIZE]), (0.25, [6, 2]), (0.5, [4, 4]), (1.0, [SIZE]), (0.01, [SIZE])],
+)
+def test_shares_of_a_generation(share, sizes):
+    generations = Generations(plan(gradient_share=share))
+    parts = generations.emitter.emitters
+    assert [part.size for part in parts] == sizes and generations.emitter.size == SIZE
+    learns = share > 0.1
+    assert generations.learns is learns
+    assert isinstance(parts[-1], PolicyGradient) is learns
+    assert (generations.begin().experience is not None) is learns
