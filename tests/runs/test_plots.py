@@ -29,13 +29,13 @@ def write_run(folder, seeds=1, rows=40, offset=0.0):
 def drawn_lines(monkeypatch, source, out_png):
     """The picture's solid mean curves by name, as the reader would see them."""
     figures = []
-    save = plots._save
+    save = plots.save_figure
 
     def keep(figure, path):
         figures.append(figure)
         return save(figure, path)
 
-    monkeypatch.setattr(plots, "_save", keep)
+    monkeypatch.setattr(plots, "save_figure", keep)
     plots.learning_curve(source, out_png)
     axes = figures[0].axes[0]
     named = {line.get_label().split(":")[0]: line for line in axes.lines}
@@ -120,9 +120,9 @@ def compared(tmp_path, monkeypatch):
 
     def draw(*runs, title=""):
         figures = []
-        save = plots._save
+        save = plots.save_figure
         with monkeypatch.context() as patch:
-            patch.setattr(plots, "_save", lambda figure, path: figures.append(figure) or path)
+            patch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure) or path)
             plots.compare(runs, tmp_path / "out.png", title)
         (figure,) = figures
         save(figure, tmp_path / "out.png")
@@ -212,7 +212,7 @@ def test_eight_runs_have_eight_looks(tmp_path, monkeypatch):
     looks = set()
     monkeypatch.setattr(
         plots,
-        "_save",
+        "save_figure",
         lambda figure, path: looks.update(
             (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines
         ) or path,

@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 
 from understudy.cli.parsing import Parser, hint, quoted
-from understudy.runs.plots import compare, learning_curve, read_run
+from understudy.errors import ConfigError
+from understudy.runs.growth import growth
+from understudy.runs.plots import compare, learning_curve, read_runs
 from understudy.runs.records import CURVE
 
 COMPARISON = "comparison.png"
@@ -14,8 +16,9 @@ def parser(arguments: list[str]) -> Parser:
     result = Parser(
         prog="understudy plot",
         usage="understudy plot RUN… [-o FILE]",
-        description="Draw the learning curve of a run, or of several side by side. Runs that "
-        "differ only in\ntheir seed become one curve with its 95 % interval.",
+        description="Draw the learning curve of a run, or of several side by side; of "
+        "repertoires, how they grew.\nRuns that differ only in their seed become one curve with "
+        "its 95 % interval.",
     )
     result.set_defaults(command=_plot)
     result.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
@@ -28,11 +31,15 @@ def parser(arguments: list[str]) -> Parser:
 
 def _plot(options: argparse.Namespace) -> None:
     first, *others = options.runs
-    if others:
-        picture = compare(options.runs, options.out or Path(COMPARISON))
+    runs, out = read_runs(options.runs), options.out
+    if len({run.illuminates for run in runs}) == 2:
+        raise ConfigError("some of these runs are of agents, some of repertoires: plot them apart")
+    out = out or (Path(COMPARISON) if others else first / CURVE)
+    if runs[0].illuminates:
+        picture = growth(options.runs, out)
+    elif others:
+        picture = compare(options.runs, out)
     else:
-        run = read_run(first)
-        title = f"{run.algorithm} on {run.about.get('env') or 'your environment'}"
-        picture = learning_curve(first, options.out or first / CURVE, title)
+        picture = learning_curve(first, out, runs[0].title)
     print(f"picture         {picture}")
     hint(f"report {quoted(first)}")

@@ -57,7 +57,7 @@ def learning_curve(
     _decorate(axes, title, found)
     if found:
         axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none")
-    return _save(figure, Path(out_png))
+    return save_figure(figure, Path(out_png))
 
 
 class Run(NamedTuple):
@@ -80,8 +80,17 @@ class Run(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """All that can differ between runs of one algorithm and environment, except the seed."""
-        named = ("num_envs", "own_networks", "loss_addons", "schedules", "understudy")
+        named = ("num_envs", "own_networks", "loss_addons", "schedules", "descriptor", "understudy")
         return {**self.about.get("config", {}), **{name: self.about.get(name) for name in named}}
+
+    @property
+    def title(self) -> str:
+        return f"{self.algorithm} on {self.about.get('env') or 'your environment'}"
+
+    @property
+    def illuminates(self) -> bool:
+        """Whether it grows a repertoire, and does not train an agent."""
+        return "described_by" in self.about
 
 
 class Group(NamedTuple):
@@ -102,33 +111,26 @@ class Panel(NamedTuple):
 def compare(runs: Sequence[Path | str], out_png: Path | str, title: str = "") -> Path:
     """Draws the learning curves of several runs: a panel for each environment, a curve for each
     algorithm and setting, with the mean and 95 % interval across all their seeds."""
-    panels = _panels(_read_runs(runs))
+    panels = _panels(read_runs(runs))
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
     columns = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
     rows = math.ceil(len(panels) / columns)
-    legend_columns = _legend_columns(labels, columns)
-    legend_height = 0.22 * (math.ceil(len(labels) / legend_columns) + 1) + 0.2
     width, height = (8, 4.3) if len(panels) == 1 else (5.0 * columns, 3.4 * rows)
-    figure = Figure(figsize=(width, height + legend_height), dpi=150, layout="constrained")
+    size = (width, height + legend_height(labels, columns))
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=False):
         for group in panel.groups:
-            handles[group.label] = _draw_group(axes, group, labels.index(group.label))
+            handles[group.label] = draw_group(axes, group, labels.index(group.label))
         _decorate(axes, panel.title, any(group.curves for group in panel.groups))
         axes.set_ylabel(f"return ({panel.kind})", color=INK)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", color=INK, parse_math=False)
-    legend = figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=legend_columns,
-        frameon=False, handlelength=2.6, labelcolor=INK, title=_seeds_in(panels),
-    )  # fmt: skip
-    legend.get_title().set(color="#6b7280", fontsize=9)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    return _save(figure, Path(out_png))
+    add_legend(figure, handles, columns, seeds_in([g for panel in panels for g in panel.groups]))
+    return save_figure(figure, Path(out_png))
 
 
 def read_run(directory: Path | str) -> Run:
@@ -146,7 +148,7 @@ def read_run(directory: Path | str) -> Run:
     return Run(directory, about, read_csv(directory / "progress.csv"))
 
 
-def _read_runs(runs: Sequence[Path | str]) -> list[Run]:
+def read_runs(runs: Sequence[Path | str]) -> list[Run]:
     if not runs:
         raise UnderstudyError("there are no runs to compare")
     once = {Path(run).resolve(): Path(run) for run in runs}
@@ -154,44 +156,51 @@ def _read_runs(runs: Sequence[Path | str]) -> list[Run]:
 
 
 def _panels(runs: list[Run]) -> list[Panel]:
-    by_env: dict[str, list[Run]] = {}
-    for run in runs:
-        env = str(run.about.get("env") or "an environment without a name")
-        by_env.setdefault(env, []).append(run)
-    panels = []
-    for env, members in by_env.items():
+    panels, found = [], by_environment(runs)
+    for env, members in found.items():
         kind, stems = "evaluation", (EVALUATION,)
         if not all(curves_of(run.log, stems) for run in members):
             kind, stems = "training", TRAINING
-        alike: dict[str, list[Run]] = {}
-        for run in members:
-            what = [run.algorithm, run.settings] if run.about else str(run.directory.resolve())
-            alike.setdefault(json.dumps(what, sort_keys=True, default=str), []).append(run)
-        groups = [
-            Group(label, _pooled(same, stems))
-            for label, same in zip(
-                _labels([same[0] for same in alike.values()]), alike.values(), strict=True
-            )
-        ]
         only = {run.algorithm for run in members}
-        title = f"{only.pop()} on {env}" if len(only) == 1 and len(by_env) == 1 else env
-        panels.append(Panel(title, kind, groups))
+        title = f"{only.pop()} on {env}" if len(only) == 1 and len(found) == 1 else env
+        panels.append(Panel(title, kind, grouped(members, stems)))
     return panels
 
 
-def _seeds_in(panels: list[Panel]) -> str:
-    seeds = sorted({len(group.curves) for panel in panels for group in panel.groups})
+def by_environment(runs: list[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        env = str(run.about.get("env") or "an environment without a name")
+        found.setdefault(env, []).append(run)
+    return found
+
+
+def grouped(runs: list[Run], stems: Sequence[str], over: str = STEPS) -> list[Group]:
+    """The curves of some columns over another, those of runs that are alike together."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        what = [run.algorithm, run.settings] if run.about else str(run.directory.resolve())
+        alike.setdefault(json.dumps(what, sort_keys=True, default=str), []).append(run)
+    labels = _labels([same[0] for same in alike.values()])
+    return [
+        Group(label, _pooled(same, stems, over))
+        for label, same in zip(labels, alike.values(), strict=True)
+    ]
+
+
+def seeds_in(groups: list[Group]) -> str:
+    seeds = sorted({len(group.curves) for group in groups})
     if seeds[-1] < 2:
         return ""
     few = f"{seeds[0]}–" if seeds[0] < seeds[-1] else ""
     return f"mean and 95 % interval of {few}{seeds[-1]} seeds"
 
 
-def _pooled(runs: list[Run], stems: Sequence[str]) -> list[Curve]:
+def _pooled(runs: list[Run], stems: Sequence[str], over: str) -> list[Curve]:
     """A curve per seed. A seed that was run twice counts once: the run that went further."""
     by_seed: dict[int, Curve] = {}
     for run in runs:
-        for i, curve in enumerate(curves_of(run.log, stems)):
+        for i, curve in enumerate(curves_of(run.log, stems, over)):
             seed = run.first_seed + i
             if seed not in by_seed or curve.steps[-1] > by_seed[seed].steps[-1]:
                 by_seed[seed] = curve
@@ -225,13 +234,30 @@ def _spell(value: Any) -> str:
     return "×".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
+def add_legend(figure: Figure, handles: dict[str, Any], panel_columns: int, note: str) -> None:
+    """One for all panels, under them."""
+    legend = figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", frameon=False,
+        ncols=_legend_columns(list(handles), panel_columns), handlelength=2.6, labelcolor=INK,
+        title=note,
+    )  # fmt: skip
+    legend.get_title().set(color="#6b7280", fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def legend_height(labels: list[str], panel_columns: int) -> float:
+    """In inches."""
+    return 0.22 * (math.ceil(len(labels) / _legend_columns(labels, panel_columns)) + 1) + 0.2
+
+
 def _legend_columns(labels: list[str], panel_columns: int) -> int:
     """As many as fit beside one another."""
     characters = 100 if panel_columns == 1 else 62 * panel_columns
     return max(1, min(4, len(labels), characters // (max(map(len, labels)) + 8)))
 
 
-def _draw_group(axes: Axes, group: Group, index: int) -> Any:
+def draw_group(axes: Axes, group: Group, index: int) -> Any:
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // 4 % len(DASHES)]
     if not group.curves:
         return axes.plot([], [], ls=dash, color=colour, lw=2)[0]
@@ -255,9 +281,9 @@ def _csv_paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return paths
 
 
-def curves_of(log: dict[str, np.ndarray], stems: Sequence[str]) -> list[Curve]:
+def curves_of(log: dict[str, np.ndarray], stems: Sequence[str], over: str = STEPS) -> list[Curve]:
     """A curve per seed, or the single curve of the mean where the log has no seeds."""
-    if STEPS not in log:
+    if over not in log or log[over].dtype.kind != "f":
         return []
     per_seed = [name for stem in stems for name in log if name.startswith(f"{stem}/seed")]
     names = per_seed or [name for name in stems if name in log]
@@ -265,9 +291,9 @@ def curves_of(log: dict[str, np.ndarray], stems: Sequence[str]) -> list[Curve]:
     for name in names:
         if log[name].dtype.kind != "f":
             continue
-        known = np.isfinite(log[name]) & np.isfinite(log[STEPS])
+        known = np.isfinite(log[name]) & np.isfinite(log[over])
         # A run that was resumed may have logged a step twice; the later row is the true one.
-        steps, last = np.unique(log[STEPS][known][::-1], return_index=True)
+        steps, last = np.unique(log[over][known][::-1], return_index=True)
         if steps.size:
             curves.append(Curve(steps, log[name][known][::-1][last]))
     return curves
@@ -302,10 +328,18 @@ def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
 
 
 def _decorate(axes: Axes, title: str, found: bool) -> None:
+    decorate(axes, title, "environment steps", "return of an episode")
+    if found:
+        axes.margins(x=0.01)
+    else:
+        axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center")
+
+
+def decorate(axes: Axes, title: str, along: str, up: str) -> None:
     # A name is not mathematics, whatever signs are in it.
     axes.set_title(title, loc="left", color=INK, fontweight="bold", parse_math=False)
-    axes.set_xlabel("environment steps", color=INK)
-    axes.set_ylabel("return of an episode", color=INK)
+    axes.set_xlabel(along, color=INK)
+    axes.set_ylabel(up, color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(True, color="#d9dce1", lw=0.6)
     axes.set_axisbelow(True)
@@ -313,13 +347,9 @@ def _decorate(axes: Axes, title: str, found: bool) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#aab0b8")
-    if found:
-        axes.margins(x=0.01)
-    else:
-        axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center")
 
 
-def _save(figure: Figure, out_png: Path) -> Path:
+def save_figure(figure: Figure, out_png: Path) -> Path:
     """Into place in one move: whoever looks while a run goes on sees a whole picture."""
     kind = out_png.suffix.lstrip(".").lower()
     if kind not in ("png", "svg", "pdf"):

@@ -158,14 +158,19 @@ class Records:
 
     def _draw(self) -> None:
         # Matplotlib takes half a second to import: only when there is something to draw.
-        from understudy.runs.plots import learning_curve
+        from understudy.runs.growth import growth
+        from understudy.runs.plots import learning_curve, read_run
 
+        picture = self.directory / CURVE
         try:
-            learning_curve(self.directory, self.directory / CURVE, self._title)
+            if read_run(self.directory).illuminates:
+                growth([self.directory], picture)
+            else:
+                learning_curve(self.directory, picture, self._title)
             if self._subject.draw is not None:
                 self._subject.draw(self.directory)
         except (OSError, UnderstudyError) as problem:
-            _log.warning("%s was not drawn: %s", self.directory / CURVE, problem)
+            _log.warning("%s was not drawn: %s", picture, problem)
 
 
 def _make_writable(directory: Path) -> None:
