@@ -9,7 +9,7 @@ import pytest
 
 from understudy.algorithms import find
 from understudy.errors import ConfigError, UnderstudyError
-from understudy.runs import report as module
+from understudy.runs import page as module
 from understudy.runs.csv_log import CsvLog
 from understudy.runs.report import report
 

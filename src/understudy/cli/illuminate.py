@@ -186,7 +186,7 @@ def illuminate(
     print(f"repertoire      {spoken(summary.metrics, summary.metrics['score_offset'])}")
     if summary.corrected is not None:
         episodes = config.reevaluation_episodes
-        print(f"without luck    {spoken(summary.corrected)} (over {episodes} fresh episodes each)")
+        print(f"corrected       {spoken(summary.corrected)} (over {episodes} fresh episodes each)")
     print(f"heat map        {run_dir / HEAT_MAP}")
     print(f"curves          {run_dir / CURVE}")
     print(f"checkpoint      {checkpoint.place_of(run_dir, found.evaluations)}")

@@ -107,7 +107,7 @@ def _all_anew(found: Illumination, episodes: int) -> tuple[dict[str, Any], list[
     over = f"over {episodes} fresh episode{'s' * (episodes > 1)} of every policy"
     lines = [
         f"as found        {spoken(repertoire.metrics, repertoire.offset)}",
-        f"without luck    {spoken(better.metrics)} ({over})",
+        f"corrected       {spoken(better.metrics)} ({over})",
     ]
     return result, lines
 

@@ -5,8 +5,10 @@ import contextlib
 from pathlib import Path
 
 from understudy.agent import load
+from understudy.cli import repertoire
 from understudy.cli.evaluate import film
 from understudy.cli.parsing import Parser, hint, quoted
+from understudy.qd.page import report as report_repertoire
 from understudy.runs.plots import read_run
 from understudy.runs.report import report
 
@@ -15,7 +17,7 @@ def parser(arguments: list[str]) -> Parser:
     result = Parser(
         prog="understudy report",
         usage="understudy report RUN [flags]",
-        description="Write a run as one HTML page: curves, evaluations, settings, a film.",
+        description="Write a run as one HTML page: curves, evaluations or a map, settings, a film.",
     )
     result.set_defaults(command=_report)
     result.add_argument("run", type=Path, metavar="RUN", help="a run directory")
@@ -31,10 +33,18 @@ def parser(arguments: list[str]) -> Parser:
 
 def _report(options: argparse.Namespace) -> None:
     video = options.video
-    read_run(options.run)  # a mistake here should not be found after the film
+    run = read_run(options.run)  # a mistake here should not be found after the film
     if video is not None and not video.exists():
-        with contextlib.closing(load(options.run)) as agent:
-            print(film(agent, video), flush=True)
-    page = report(options.run, options.out, video)
+        print(_film(options.run, video), flush=True)
+    page = (report_repertoire if run.illuminates else report)(options.run, options.out, video)
     print(f"report          {page} (open it in a browser)")
     hint(f"export {quoted(options.run)} policy.onnx")
+
+
+def _film(run: Path, video: Path) -> str:
+    method = repertoire.method_of(run)
+    if method is None:
+        with contextlib.closing(load(run)) as agent:
+            return film(agent, video)
+    with repertoire.opened(method, run, None) as found:
+        return film(repertoire.chosen(found, None)[1], video)
