@@ -64,6 +64,11 @@ def call(*arguments):
     return code, out.getvalue(), err.getvalue()
 
 
+@pytest.fixture(scope="session")
+def command():
+    return call
+
+
 @pytest.fixture
 def run():
     return call

@@ -9,6 +9,7 @@ import pytest
 
 import understudy
 from understudy import SACConfig, TD3Config
+from understudy.agent.illumination import METHODS
 from understudy.algorithms import available
 from understudy.algorithms.perception import PerceptionConfig
 from understudy.algorithms.settings import field_docs
@@ -195,7 +196,7 @@ def test_version(run):
 
 def test_lists(run):
     algorithms = run("list")[1].splitlines()
-    assert [line.split()[0] for line in algorithms] == list(available())
+    assert [line.split()[0] for line in algorithms] == [*available(), *METHODS]
     assert run("list", "algorithms")[1].splitlines() == algorithms
     envs = run("list", "envs")[1].splitlines()
     assert {"jax:Pendulum-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(envs)

@@ -75,15 +75,15 @@ class Illumination:
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name} takes a {wanted}, got a {got}")
         self.config, self.seed = config, seed
+        td3 = TD3(config.td3())
+        td3.check(self._source.spec)
+        if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
+            raise EnvironmentError(f"{self.name} needs observations that are vectors of floats")
         known = self._source.descriptors
         self.descriptor = find_descriptor(known, descriptor, self.env_name)
         self._descriptor_name = next(
             (name for name, one in known.items() if one is self.descriptor), None
         )
-        td3 = TD3(config.td3())
-        td3.check(self._source.spec)
-        if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
-            raise EnvironmentError(f"{self.name} needs observations that are vectors of floats")
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
         if config.grid is not None:
             self._plan.cells()  # one that does not fit is refused now

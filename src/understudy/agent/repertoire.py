@@ -10,7 +10,6 @@ import numpy as np
 
 from understudy.agent.face import Agent
 from understudy.envs.describing import Descriptor
-from understudy.qd.pictures import heat_map
 from understudy.qd.repertoire import Repertoire as Cells
 from understudy.qd.repertoire import metrics, nearest, policies_in
 from understudy.types import ConfigError
@@ -90,6 +89,9 @@ class Repertoire:
 
     def draw(self, path: str | Path, title: str = "") -> Path:
         """The map as a picture."""
+        # Matplotlib takes half a second to import: only when there is something to draw.
+        from understudy.qd.pictures import heat_map
+
         return heat_map(self.cells, path, names=self.descriptor.called, title=title)
 
     def _refuse_empty(self) -> None:

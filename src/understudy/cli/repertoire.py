@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,12 @@ def place(text: str) -> list[float]:
 def best_behaviour(found: Illumination) -> list[str]:
     """That of the fittest, as `--at` takes it; nothing where there is none."""
     repertoire = found.repertoire
-    return [_spelt(repertoire.descriptors[repertoire.fitness.argmax()])] if len(repertoire) else []
+    if not len(repertoire):
+        return []
+    return [_spelt(repertoire.descriptors[repertoire.fitness.argmax()].tolist())]
 
 
-def _spelt(descriptor: Iterable[float]) -> str:
+def _spelt(descriptor: list[float]) -> str:
     return ",".join(f"{number:.3g}" for number in descriptor)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.agent import Agent, agent_class
+from understudy.agent.illumination import METHODS
 from understudy.algorithms import Algorithm, available, find
 from understudy.algorithms.settings import Config, by_topic, field_docs
 from understudy.cli import config_file
@@ -43,7 +44,10 @@ def parser(arguments: list[str]) -> Parser:
     path = finder.parse_known_args(arguments)[0].config
     content = {} if path is None else config_file.read(path)
     words = words_of(arguments)
-    algorithm = find(words[0] if words else content.get("algorithm", DEFAULT_ALGORITHM))
+    name = words[0] if words else content.get("algorithm", DEFAULT_ALGORITHM)
+    if name.lower() in METHODS:
+        raise ConfigError(f"{name} trains no agent: understudy illuminate {name}")
+    algorithm = find(name)
     result = Parser(
         prog="understudy train",
         usage="understudy train [ALGO] [ENV] [flags]",
