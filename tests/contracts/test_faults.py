@@ -60,6 +60,13 @@ FAULTS = {
         37: "what is left after an exit",
         38: "no terminal, no stdin, a notebook, spawn and fork",
     },
+    "Quality-diversity": {
+        46: "a fitness or a descriptor is not finite",
+        47: "a descriptor is out of bounds",
+        48: "an evaluation fails, or its worker dies",
+        49: "what a repertoire holds",
+        50: "a repertoire of something else",
+    },
 }
 INTRODUCTION = """# When things go wrong
 
@@ -106,7 +113,7 @@ def page() -> str:
 
 def test_every_fault_has_a_test():
     known = {number for faults in FAULTS.values() for number in faults}
-    assert known == set(range(1, 39))
+    assert known == {*range(1, 39), *range(46, 51)}
     assert found().keys() == known
     for number, tests in found().items():
         assert any(test.startswith("tests/faults/") for _, test in tests), number
