@@ -18,6 +18,7 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
 
 MOST_STEPS = 600  # enough for a few updates with the presets of Pendulum-v1
+MOST_EVALUATIONS = 128
 MOST_EXAMPLE_LINES = 40
 
 
@@ -33,12 +34,13 @@ def snippets(path: Path) -> list[tuple[int, str]]:
 
 
 def shortened(code: str) -> str:
-    """The same with `.train(100_000` and its like cut down."""
+    """The same with `.train(100_000` and its like cut down; of evaluations there are fewer."""
 
     def cut(call: re.Match[str]) -> str:
-        return f".train({min(int(call.group(1).replace('_', '')), MOST_STEPS)}"
+        name, steps = call.group(1), int(call.group(2).replace("_", ""))
+        return f".{name}({min(steps, MOST_STEPS if name == 'train' else MOST_EVALUATIONS)}"
 
-    return re.sub(r"\.train\((\d[\d_]*)", cut, code)
+    return re.sub(r"\.(train|illuminate)\((\d[\d_]*)", cut, code)
 
 
 def settings_table(config_class: Any) -> str:
@@ -101,6 +103,7 @@ def test_there_are_snippets():
     assert {"README.md", "quickstart.md", "environments.md"} <= with_some
     assert shortened("a.train(1_000_000, x=5_000)") == f"a.train({MOST_STEPS}, x=5_000)"
     assert shortened("a.train(20)") == "a.train(20)"
+    assert shortened("a.illuminate(1_000, x=5)") == f"a.illuminate({MOST_EVALUATIONS}, x=5)"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)

@@ -31,8 +31,7 @@ from understudy.runs.loggers import Logger
 from understudy.runs.records import CURVE
 
 DEFAULT_METHOD, DEFAULT_ENVIRONMENT = "pga-me", "jax:PointNavigation-v0"
-DEFAULT_EVALUATIONS, DEFAULT_EVALUATIONS_ELSEWHERE = 20_000, 10_000
-NATIVE = ("jax:", "brax:")
+DEFAULT_EVALUATIONS, DEFAULT_EVALUATIONS_ELSEWHERE = 5_000, 20_000
 LOGS = 50  # in a run, unless told otherwise
 
 
@@ -42,8 +41,8 @@ class IlluminationSettings(Config):
     """The keys of a file's [run] table, and flags of `understudy illuminate`."""
 
     evaluations: int | None = setting(None, at_least=1)
-    """Policies to evaluate in all, in whole generations (default: 20,000 on native environments,
-    elsewhere 10,000)."""
+    """Policies to evaluate in all, in whole generations (default: 5,000 on
+    jax:PointNavigation-v0, elsewhere 20,000)."""
     descriptor: str | None = setting(None)
     """What tells behaviours apart, by its name (default: the environment's usual one)."""
     seed: int = setting(0, at_least=0)
@@ -149,7 +148,8 @@ def _settled(options: argparse.Namespace, name: str, env: str) -> tuple[Any, Any
         wishes, problems = config_file.wishes(options.config, options.file, kind)
         layers = [wishes, flags]
     run, config, preset = settle(kind, env, layers, problems)
-    usual = DEFAULT_EVALUATIONS if env.startswith(NATIVE) else DEFAULT_EVALUATIONS_ELSEWHERE
+    familiar = env == DEFAULT_ENVIRONMENT
+    usual = DEFAULT_EVALUATIONS if familiar else DEFAULT_EVALUATIONS_ELSEWHERE
     generations = math.ceil((run.evaluations or usual) / config.generation_size)
     every = run.log_every or max(1, generations // LOGS)
     total = generations * config.generation_size
