@@ -190,8 +190,10 @@ def test_a_run_of_something_else_is_refused(kept, other, line):
     assert bits(stranger.state) == before
 
 
-@pytest.mark.fault(50, "a descriptor of one's own, handed in again with other bounds: refused")
+@pytest.mark.fault(50, "a descriptor of one's own, handed in again but not the same: refused")
 def test_another_descriptor_for_a_stored_repertoire(tmp_path):
     kept = us.PGAME(NativeWalk(), config(True), descriptor=place()).save(tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a grid of 5×5 cells"):
         us.PGAME.load(kept, env=NativeWalk(), descriptor=place(high=(3.0, 2.0)))
+    with pytest.raises(CheckpointError, match='over "last", not "mean"'):
+        us.PGAME.load(kept, env=NativeWalk(), descriptor=place("mean"))

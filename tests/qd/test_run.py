@@ -116,10 +116,11 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, 
 
 
 def test_an_observer_can_end_a_run(tmp_path, undrawn):
-    found = make("native")
-    summary = illuminate(found, GENERATIONS, tmp_path / "run", observers=(lambda facts: True,))
+    found, brief = make("native", us.MAPElites), QDRunConfig(log_every=2, reevaluation_episodes=0)
+    observers = (lambda facts: True,)
+    summary = illuminate(found, GENERATIONS, tmp_path / "run", brief, observers=observers)
     assert summary.evaluations == found.evaluations == 2 * SIZE
-    assert us.PGAME.load(tmp_path / "run", **WORLDS["native"]).evaluations == 2 * SIZE
+    assert us.MAPElites.load(tmp_path / "run", **WORLDS["native"]).evaluations == 2 * SIZE
 
 
 def test_what_was_saved_in_the_middle_of_a_row_goes_on_as_well(whole, tmp_path, undrawn):

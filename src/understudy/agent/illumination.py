@@ -213,6 +213,12 @@ class Illumination:
                 f"{stored.place} was made on another environment: it expects "
                 f"{Spec.from_dict(about['spec'])}, this one has {self._source.spec}"
             )
+        over = about["described_by"]["over"]
+        if self.descriptor.over != over:
+            raise CheckpointError(
+                f'{stored.place} tells behaviours apart by a descriptor over "{over}", not '
+                f'"{self.descriptor.over}"'
+            )
         with self._on_device():
             self._whole = restore(self._ensure_illuminator(), stored)
         self._position = Position(**about["position"])
