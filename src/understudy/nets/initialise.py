@@ -18,6 +18,12 @@ def kaiming(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs
     return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
 
 
+def lecun(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
+    """Uniform with a variance of 1/inputs: what goes in keeps its size."""
+    bound = (3.0 / inputs) ** 0.5
+    return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
+
+
 def orthogonal(
     key: Key, inputs: int, outputs: int, gain: int | float = 2**0.5
 ) -> Float[Array, "inputs outputs"]:
@@ -25,13 +31,17 @@ def orthogonal(
     return gain * jax.nn.initializers.orthogonal()(key, (inputs, outputs), jnp.float32)
 
 
-INITIALISERS: dict[str, Initialiser] = {"kaiming": kaiming, "orthogonal": orthogonal}
+INITIALISERS: dict[str, Initialiser] = {
+    "kaiming": kaiming,
+    "lecun": lecun,
+    "orthogonal": orthogonal,
+}
 
 
 def scaled(initialisation: str, gain: int | float | None) -> Initialiser:
     """The named initialiser with a gain of its own; without one (None) it stays as it is.
 
-    For orthogonal weights the gain replaces √2. Kaiming's are multiplied by it: their spread is
+    For orthogonal weights the gain replaces √2. Others are multiplied by it: their spread is
     already set by the number of inputs. A layer with a gain starts with a bias of zero, or a
     head that is meant to start small would start at its bias instead.
     """
