@@ -43,7 +43,9 @@ def _eval(options: argparse.Namespace) -> None:
     if method is not None:
         with repertoire.opened(method, options.run, options.device) as found:
             if options.video is not None:
-                print(film(repertoire.chosen(found, options.at)[1], options.video))
+                filmed = film(repertoire.chosen(found, options.at)[1], options.video)
+                if not options.json:
+                    print(filmed)
             repertoire.evaluate(found, options)
         return
     if options.at is not None:
