@@ -73,7 +73,7 @@ class ReplayConfig(PerceptionConfig):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the critics."""
-    initialisation: str = setting("kaiming", choices=("kaiming", "lecun", "orthogonal"))
+    initialisation: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights begin."""
     normalise_observations: bool = setting(False)
     """Give networks observations of zero mean and unit variance, by running statistics."""

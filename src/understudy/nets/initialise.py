@@ -18,9 +18,10 @@ def kaiming(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs
     return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
 
 
-def lecun(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
-    """Uniform with a variance of 1/inputs: what goes in keeps its size."""
-    bound = (3.0 / inputs) ** 0.5
+def he(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
+    """Uniform with a variance of 2/inputs (He et al., arXiv 1502.01852): what goes through relu
+    keeps its size."""
+    bound = (6.0 / inputs) ** 0.5
     return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
 
 
@@ -32,8 +33,8 @@ def orthogonal(
 
 
 INITIALISERS: dict[str, Initialiser] = {
+    "he": he,
     "kaiming": kaiming,
-    "lecun": lecun,
     "orthogonal": orthogonal,
 }
 

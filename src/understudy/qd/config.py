@@ -34,9 +34,9 @@ class QDConfig(Config):
     """Hidden layers of the policies."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of all hidden layers."""
-    initialisation: str = setting("lecun", choices=("kaiming", "lecun", "orthogonal"))
-    """How weights begin. Kaiming's are smaller, and so are first policies' actions: that costs
-    coverage."""
+    initialisation: str = setting("he", choices=("he", "kaiming", "orthogonal"))
+    """How weights begin. Kaiming's are smaller, and so are the first policies' actions: that
+    costs coverage."""
     iso_sigma: float = setting(0.005, at_least=0.0)
     """Standard deviation of the noise on each weight of an offspring."""
     line_sigma: float = setting(0.05, at_least=0.0)

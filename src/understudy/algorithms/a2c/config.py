@@ -69,7 +69,7 @@ class A2CConfig(PerceptionConfig):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the value network."""
-    initialisation: str = setting("orthogonal", choices=("kaiming", "lecun", "orthogonal"))
+    initialisation: str = setting("orthogonal", choices=("he", "kaiming", "orthogonal"))
     """How weights begin."""
     normalise_observations: bool = setting(False)
     """Give networks observations of zero mean and unit variance, by running statistics."""
