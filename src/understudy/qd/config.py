@@ -9,7 +9,7 @@ from understudy.algorithms.td3 import TD3Config
 
 # Of the DCRL authors' configuration of PGA-MAP-Elites; sources in docs/presets.md.
 _PUBLISHED = dict(critic_steps=3_000, policy_steps=150, policy_learning_rate=5e-3, batch_size=100)
-_POINT = dict(generation_size=128, hidden_sizes=(64, 64), score_offset=-110.0)
+_POINT = dict(generation_size=128, hidden_sizes=(64, 64), initialisation="he", score_offset=-110.0)
 _WALKERS = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Ant-v5", "brax")
 
 
@@ -34,9 +34,9 @@ class QDConfig(Config):
     """Hidden layers of the policies."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of all hidden layers."""
-    initialisation: str = setting("he", choices=("he", "kaiming", "orthogonal"))
-    """How weights begin. Kaiming's are smaller, and so are the first policies' actions: that
-    costs coverage."""
+    initialisation: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
+    """How weights begin. Larger ones (he) make the first policies differ more where observations
+    are small; where these are not, actions hang at their bounds."""
     iso_sigma: float = setting(0.005, at_least=0.0)
     """Standard deviation of the noise on each weight of an offspring."""
     line_sigma: float = setting(0.05, at_least=0.0)
