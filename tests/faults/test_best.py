@@ -3,6 +3,7 @@
 import numpy as np
 
 import understudy as us
+from understudy.engine.evaluate import Evaluation
 
 CONFIG = us.SACConfig(
     hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
@@ -14,9 +15,9 @@ class Judge:
     """An evaluator that says what it was told to."""
 
     def __init__(self, *returns):
-        self.said = np.array(returns, np.float64)[:, None]
+        self.said = Evaluation(np.array(returns, np.float64)[:, None], None)
 
-    def returns(self, policy):
+    def play(self, policy):
         return self.said
 
     def close(self):
@@ -24,7 +25,7 @@ class Judge:
 
 
 def judged(agent, *returns):
-    agent._evaluators[1] = Judge(*returns)
+    agent._evaluators[1, None] = Judge(*returns)
     return agent
 
 

@@ -10,6 +10,7 @@ import pytest
 from resume_cases import QUICK, make
 
 import understudy as us
+from understudy.engine.evaluate import Evaluation
 from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
 from understudy.types import CheckpointError, ConfigError
@@ -145,7 +146,7 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
 def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
     """Also where it was due before the evaluation of the same step."""
     agent = make("TD3", ENV, num_seeds=2)
-    agent._evaluators[1] = Judge()
+    agent._evaluators[1, None] = Judge()
     agent.train(40, run=OFTEN, run_dir=tmp_path, progress=False)
     assert us.load(tmp_path).best.seed == agent.best.seed == agent.seed + 1
 
@@ -153,8 +154,8 @@ def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
 class Judge:
     """Finds the second member better."""
 
-    def returns(self, policy):
-        return np.array([[0.0], [1.0]])
+    def play(self, policy):
+        return Evaluation(np.array([[0.0], [1.0]]), None)
 
     def close(self):
         pass
