@@ -174,7 +174,7 @@ def test_what_cannot_be_stored_is_handed_in_again(tmp_path):
     env = PointNavigation(max_steps=5)
     own = us.Descriptor(lambda state, observation: state.position, (0.0, 0.0), (1.0, 1.0))
     place = make(env, descriptor=own).save(tmp_path / "own")
-    with pytest.raises(CheckpointError, match=r"load\(…\) its env"):
+    with pytest.raises(CheckpointError, match=r"give load\(…\) its env, descriptor"):
         us.PGAME.load(place)
     with pytest.raises(CheckpointError, match=r"load\(…\) its descriptor"):
         us.PGAME.load(place, env=env)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from qd_cases import SIZE, bits, config
@@ -13,7 +14,7 @@ from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import read_csv
 from understudy.runs.records import Records
-from understudy.types import CheckpointError, ConfigError
+from understudy.types import CheckpointError, ConfigError, UnderstudyError
 
 GENERATIONS = 6
 RUN = QDRunConfig(log_every=2, checkpoint_every=2, reevaluation_episodes=2)
@@ -167,3 +168,20 @@ def test_how_often_things_happen_is_checked():
         QDRunConfig(log_every=0, keep_checkpoints=0)
     with pytest.raises(ConfigError, match="checkpoint_every must be at least 0"):
         QDRunConfig(checkpoint_every=-1)
+
+
+@pytest.mark.fault(23, "out of memory in an illumination: the sizes are named, what was kept too")
+def test_out_of_memory_is_explained(tmp_path):
+    found = make("native")
+    illuminator = found._ensure_illuminator()
+    advance = illuminator.advance
+
+    def too_much(generations):
+        if int(illuminator.state.generation) >= 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
+        advance(generations)
+
+    illuminator.advance = too_much
+    with pytest.raises(UnderstudyError, match=f"generation_size {SIZE}, cells") as error:
+        illuminate(found, GENERATIONS, tmp_path)
+    assert str(checkpoint.place_of(tmp_path, 2 * SIZE)) in str(error.value)

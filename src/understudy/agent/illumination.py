@@ -189,11 +189,11 @@ class Illumination:
             raise CheckpointError(
                 f"{place} is a checkpoint of {theirs}, not of {cls.method.upper()}"
             )
-        if env is None and about["env"] is None:
-            raise CheckpointError(f"{place} needs what cannot be stored in it: load(…) its env")
-        if descriptor is None and about["descriptor"] is None:
+        handed = {"env": env, "descriptor": descriptor}
+        missing = [name for name, own in handed.items() if own is None and about[name] is None]
+        if missing:
             raise CheckpointError(
-                f"{place} needs what cannot be stored in it: load(…) its descriptor"
+                f"{place} needs what cannot be stored in it: give load(…) its {', '.join(missing)}"
             )
         found = cls(
             about["env"] if env is None else env,

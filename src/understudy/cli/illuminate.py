@@ -16,7 +16,7 @@ from understudy.cli.plan import Kind, Wishes, settle, unknown_loggers
 from understudy.cli.repertoire import best_behaviour, spoken
 from understudy.cli.train import (
     PRECEDENCE,
-    add_fields,
+    add_run,
     add_settings,
     given,
     run_directory,
@@ -90,13 +90,7 @@ def parser(arguments: list[str]) -> Parser:
         help=f"one of {', '.join(METHODS)} (default: {DEFAULT_METHOD})")  # fmt: skip
     names = 'a Gymnasium id, "jax:ID" or "brax:NAME"'
     add("env", nargs="?", metavar="ENV", help=f"{names} (default: {DEFAULT_ENVIRONMENT})")
-    group = result.add_argument_group("the run")
-    add = group.add_argument
-    add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
-    add("--config", type=Path, metavar="FILE", help="settings as TOML (docs/command_line.md)")
-    add("--print-config", action="store_true", help="print what would run as such a file")
-    add("--quiet", action="store_true", help="no progress bar")
-    add_fields(group, IlluminationSettings, "run")
+    add_run(result, IlluminationSettings)
     add_settings(result, f"settings of {name.upper()}", method.config_class)
     return result
 

@@ -61,15 +61,20 @@ def parser(arguments: list[str]) -> Parser:
         help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip
     names = 'a Gymnasium id, "jax:ID" or "atari:GAME"'
     add("env", nargs="?", metavar="ENV", help=f"{names} (default: {DEFAULT_ENVIRONMENT})")
-    group = result.add_argument_group("the run")
+    add_run(result, RunSettings)
+    add_settings(result, f"settings of {algorithm.name.upper()}", algorithm.config_class)
+    return result
+
+
+def add_run(parser: Parser, settings: type[Config]) -> None:
+    """The flags that say where and how something runs."""
+    group = parser.add_argument_group("the run")
     add = group.add_argument
     add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
     add("--config", type=Path, metavar="FILE", help="settings as TOML (docs/command_line.md)")
     add("--print-config", action="store_true", help="print what would run as such a file")
     add("--quiet", action="store_true", help="no progress bar")
-    add_fields(group, RunSettings, "run")
-    add_settings(result, f"settings of {algorithm.name.upper()}", algorithm.config_class)
-    return result
+    add_fields(group, settings, "run")
 
 
 def words_of(arguments: list[str]) -> list[str]:

@@ -31,9 +31,9 @@ from understudy.qd.storing import (
     unpack,
 )
 from understudy.runs import checkpoint
-from understudy.runs.interruption import Interrupted, Interruption
-from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer
-from understudy.types import ConfigError, UnderstudyError
+from understudy.runs.interruption import Interruption
+from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explaining
+from understudy.types import ConfigError
 
 SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop
 
@@ -169,7 +169,7 @@ class QDRun:
             self._interrupted = True
 
         with Interruption(stop) as interruption:
-            try:
+            with explaining(self.keeper, self._sizes()):
                 while self.position.generations < self._stop and not self._interrupted:
                     self._advance()
                     enough = self._report()
@@ -177,13 +177,6 @@ class QDRun:
                     if enough:
                         break
                 self._correct(interruption)
-            except Interrupted:
-                pass
-            except UnderstudyError as error:
-                newest = self.keeper and self.keeper.newest()
-                if newest is None:
-                    raise
-                raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
             self._keep()
             interruption.leave()
         done = self.position.generations - start
@@ -191,6 +184,12 @@ class QDRun:
         self._summary.seconds = time.perf_counter() - begun
         self._summary.metrics = self._metrics()
         return self._summary
+
+    def _sizes(self) -> dict[str, int]:
+        """What memory is needed for."""
+        config = self.illuminator.generations.plan.config
+        names = ("generation_size", "cells", "buffer_size")
+        return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
     def _advance(self) -> None:
         """To the next row of the log, or as far as goes in a moment: a signal waits that long."""

@@ -1,7 +1,8 @@
 """The loop around the loop: train, log, evaluate, save, until the end or until asked to stop."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
@@ -117,18 +118,11 @@ class Run:
             trainer.interrupted = True
 
         with Interruption(stop_stepping) as interruption:
-            try:
+            with explaining(self.keeper, self._sizes()):
                 while self._report(stop, interruption) and trainer.steps < stop:
                     self._advance(stop)
                     if trainer.interrupted:
                         break
-            except Interrupted:
-                pass
-            except UnderstudyError as error:
-                newest = self.keeper and self.keeper.newest()
-                if newest is None:
-                    raise
-                raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
             self._keep()
             interruption.leave()
         self._summary.steps = trainer.steps - start
@@ -141,12 +135,7 @@ class Run:
         intervals = (config.log_every, config.evaluate_every, config.checkpoint_every or 0)
         until = min([stop, *(next_multiple(trainer.steps, every) for every in intervals if every)])
         before = trainer.steps
-        try:
-            trainer.advance(-(-(until - before) // trainer.setting.num_envs))
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" in str(error):
-                raise UnderstudyError(self._out_of_memory()) from error
-            raise
+        trainer.advance(-(-(until - before) // trainer.setting.num_envs))
         if config.checkpoint_every is None:
             due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
         else:
@@ -211,15 +200,43 @@ class Run:
         if self.keeper is not None:
             self.keeper.checkpoint(self.trainer.steps)
 
-    def _out_of_memory(self) -> str:
+    def _sizes(self) -> dict[str, int]:
+        """What memory is needed for."""
         setting = self.trainer.setting
-        asked = {
+        return {
             name: getattr(setting.algorithm.config, name)
             for name in ("batch_size", "buffer_size")
             if hasattr(setting.algorithm.config, name)
         } | {"num_seeds": setting.num_seeds}
-        settings = ", ".join(f"{name} {value:,}" for name, value in asked.items())
-        return f"the accelerator is out of memory ({settings}): lower one of them"
+
+
+@contextlib.contextmanager
+def explaining(keeper: Keeper | None, sizes: Mapping[str, int]) -> Iterator[None]:
+    """Around a run: what a signal breaks off ends quietly, memory that does not suffice names the
+    sizes to lower, and errors say which checkpoint is left."""
+    try:
+        with _naming_sizes(sizes):
+            yield
+    except Interrupted:
+        pass
+    except UnderstudyError as error:
+        newest = keeper and keeper.newest()
+        if newest is None:
+            raise
+        raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
+
+
+@contextlib.contextmanager
+def _naming_sizes(sizes: Mapping[str, int]) -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        settings = ", ".join(f"{name} {value:,}" for name, value in sizes.items())
+        raise UnderstudyError(
+            f"the accelerator is out of memory ({settings}): lower one of them"
+        ) from error
 
 
 def crossed(before: int, after: int, interval: int) -> bool:
