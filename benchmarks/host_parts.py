@@ -30,13 +30,12 @@ class HostParts:
     @property
     def block(self) -> Any:
         """A packed step, as it crosses to the device."""
-        return self._trainer._block
+        return self._trainer.collector.block
 
     def act(self) -> Any:
         """Dispatch the act program; gives the action."""
-        trainer = self._trainer
-        policy = trainer.learning.policy()
-        return trainer.act(policy, trainer._memory, trainer._block, trainer._act_key)[0]
+        collector, policy = self._trainer.collector, self._trainer.learning.policy()
+        return collector.act_program(policy, collector.memory, collector.block, collector.key)[0]
 
     def learn(self) -> None:
         """Hand over a step for learning (add, sample, update)."""

@@ -80,7 +80,7 @@ def test_stopping_between_calls_changes_nothing(make_trainer):
 def test_nothing_is_compiled_again_in_the_loop(make_trainer):
     trainer = make_trainer("td3", "Pendulum-v1")
     trainer.advance(60)
-    programs = (trainer.act, trainer.learning.program)
+    programs = (trainer.collector.act_program, trainer.learning.program)
     before = [program._cache_size() for program in programs]
     trainer.advance(60)
     assert [program._cache_size() for program in programs] == before
@@ -93,7 +93,12 @@ def test_the_ring_is_updated_in_place(make_trainer):
     trainer.advance(40)
     learning = trainer.learning
     lowered = learning.program.lower(
-        learning._packed, learning.experience, trainer._block, learning._index, None, Call(1, 0, ())
+        learning._packed,
+        learning.experience,
+        trainer.collector.block,
+        learning._index,
+        None,
+        Call(1, 0, ()),
     )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)

@@ -14,7 +14,8 @@ LOOPS = pytest.mark.parametrize("env", ["Pendulum-v1", "jax:Pendulum-v1"])
 def compiled(trainer):
     """How many programs each of a trainer's functions has become so far."""
     if hasattr(trainer, "learning"):
-        functions = (trainer.act, trainer.act_randomly, trainer.learning.program)
+        collector = trainer.collector
+        functions = (collector.act_program, collector.random_program, trainer.learning.program)
     else:
         functions = (trainer._general, trainer._steady)
     return [function._cache_size() for function in functions]

@@ -1,0 +1,85 @@
+"""From an address to a Ray that answers, or to one line that says why not."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from understudy.types import ConfigError, UnderstudyError
+
+OLDEST = (2, 54)
+SECONDS_TO_ANSWER = 10.0
+DEFAULT_PORT = 6379
+OBJECT_STORE_BYTES = 512 * 2**20  # of a Ray that is started here: fragments and policies are small
+
+
+def load_ray() -> Any:
+    """The module, if it is here and new enough."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError('a cluster needs Ray: pip install "understudy[ray]"') from error
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConfigError(
+            f"a cluster needs Ray {oldest} or newer, this is {ray.__version__}: "
+            'pip install --upgrade "understudy[ray]"'
+        )
+    return ray
+
+
+def connect(address: str | None, cpus: float | int) -> Any:
+    """Ray, joined at `address` or started here with (at least) so many cores to give away. One
+    that this process has joined already is used as it is."""
+    ray = load_ray()
+    if ray.is_initialized():
+        return ray
+    quiet = dict(log_to_driver=False, configure_logging=False)
+    with _said_clearly(address):
+        if address is None:
+            ray.init(
+                address="local",
+                num_cpus=max(int(cpus + 1), os.cpu_count() or 1),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                dashboard_host="127.0.0.1",
+                **quiet,
+            )
+        else:
+            _reach(address)
+            ray.init(address=address, **quiet)
+    return ray
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit() or not host:
+        raise ConfigError(
+            f'a cluster\'s address is "auto" or "host:port" (Ray\'s own port is {DEFAULT_PORT}), '
+            f"got {address!r}"
+        )
+    with socket.create_connection((host, int(port)), SECONDS_TO_ANSWER):
+        pass
+
+
+@contextlib.contextmanager
+def _said_clearly(address: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (ConnectionError, OSError, RuntimeError, TimeoutError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        where = "cannot be started here" if address is None else f"does not answer at {address!r}"
+        hint = "" if address is None else "; start one with: ray start --head"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnderstudyError(f"Ray {where}: {reason}{hint}") from error
+
+
+def cores(ray: Any) -> float:
+    """That the whole cluster has."""
+    return float(ray.cluster_resources().get("CPU", 0.0))
