@@ -15,7 +15,6 @@ which is in RLlib's favour.
 import argparse
 import csv
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,23 +41,26 @@ class Row(NamedTuple):
     """Of `collectors` times what one collector gave in the first row."""
     bare_step_us: float
     overhead_us: float
+    cpu_us: float
+    """Of the runner's process, per transition: it bounds how many runners the cores carry."""
 
 
 class Arrival(NamedTuple):
     runner: int
     at: float
+    cpu_seconds: float
     transitions: int
 
 
-def start_runners(collectors: int, seconds: float, fragment: int) -> EnvRunnerGroup:
-    register_env("sleepy", lambda _: Sleepy(seconds))
+def start_runners(collectors: int, options: argparse.Namespace) -> EnvRunnerGroup:
+    register_env("sleepy", lambda _, seconds=options.sleep: Sleepy(seconds))
     config = (
         IMPALAConfig()
         .environment("sleepy")
         .env_runners(
             num_env_runners=collectors,
             num_envs_per_env_runner=1,
-            rollout_fragment_length=fragment,
+            rollout_fragment_length=options.fragment,
             max_requests_in_flight_per_env_runner=REQUESTS_IN_FLIGHT,
         )
         .rl_module(model_config={"fcnet_hiddens": [64, 64]})
@@ -66,7 +68,7 @@ def start_runners(collectors: int, seconds: float, fragment: int) -> EnvRunnerGr
     return EnvRunnerGroup(config=config, local_env_runner=False)
 
 
-def sample(group: EnvRunnerGroup, seconds: float) -> Iterator[Arrival]:
+def sample(group: EnvRunnerGroup, processes: dict[int, int], seconds: float) -> Iterator[Arrival]:
     """What the runners deliver for so long; their requests stay in flight when it ends."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -78,35 +80,40 @@ def sample(group: EnvRunnerGroup, seconds: float) -> Iterator[Arrival]:
         )
         for runner, (episodes, _, _) in ready:
             transitions = sum(len(episode) for episode in ray.get(episodes))
-            yield Arrival(runner, time.perf_counter(), transitions)
+            now, cpu = time.perf_counter(), cpu_seconds(processes[runner])
+            yield Arrival(runner, now, cpu, transitions)
 
 
-def rate(arrivals: list[Arrival], collectors: int) -> float:
-    """Transitions per second, each runner's between its first and its last arrival.
+def cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    Over the bare window, a fragment more or less at its ends would be some percent.
-    """
-    total = 0.0
+
+def summarise(arrivals: list[Arrival], collectors: int) -> tuple[float, float]:
+    """Transitions per second, and CPU seconds per transition."""
+    # Each runner's count runs from its first to its last arrival: over the bare window, a
+    # fragment more or less at its ends would be some percent.
+    rate = cpu = 0.0
     for runner in range(1, collectors + 1):
         own = [arrival for arrival in arrivals if arrival.runner == runner]
         if len(own) < 2:
             raise SystemExit(f"runner {runner} delivered {len(own)} fragments: give more --seconds")
-        total += sum(arrival.transitions for arrival in own[1:]) / (own[-1].at - own[0].at)
-    return total
+        transitions = sum(arrival.transitions for arrival in own[1:])
+        rate += transitions / (own[-1].at - own[0].at)
+        cpu += (own[-1].cpu_seconds - own[0].cpu_seconds) / transitions / collectors
+    return rate, cpu
 
 
-def measure(collectors: int, sleep: float, options: argparse.Namespace) -> tuple[float, float]:
-    """Transitions per second, and the seconds of a bare step in the same processes."""
-    group = start_runners(collectors, sleep, options.fragment)
-    try:
-        # All at once, as they will be when they sample: a sleep ends late on a busy machine.
-        bare = group.foreach_env_runner(lambda _: bare_step_seconds(sleep), local_env_runner=False)
-        for _ in sample(group, options.warm_up):
-            pass
-        arrivals = list(sample(group, options.seconds))
-    finally:
-        group.stop()
-    return rate(arrivals, collectors), sum(bare) / len(bare)
+def measure(collectors: int, options: argparse.Namespace) -> tuple[float, float, float]:
+    """Transitions per second, CPU seconds per transition, seconds of a bare step."""
+    group, sleep = start_runners(collectors, options), options.sleep
+    # In the runners, all at once, as they will sample: a sleep ends late on a busy machine.
+    bare = group.foreach_env_runner(lambda _: bare_step_seconds(sleep))
+    processes = dict(group.foreach_env_runner(lambda runner: (runner.worker_index, os.getpid())))
+    list(sample(group, processes, options.warm_up))
+    arrivals = list(sample(group, processes, options.seconds))
+    group.stop()
+    return *summarise(arrivals, collectors), sum(bare) / len(bare)
 
 
 def main() -> None:
@@ -119,17 +126,16 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     options = parser.parse_args()
     print(f"ray {ray.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}")
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.2f}; {sys.version}")
+    print(f"{len(os.sched_getaffinity(0))} cores, load before the start {os.getloadavg()[0]:.2f}")
     cpus = max(options.collectors) + 2  # promised to Ray, so that all runners are placed
     ray.init(num_cpus=cpus, object_store_memory=200_000_000, include_dashboard=False)
     rows: list[Row] = []
     for collectors in options.collectors:
-        found, bare = measure(collectors, options.sleep, options)
+        found, cpu, bare = measure(collectors, options)
         alone = rows[0].transitions_per_second / rows[0].collectors if rows else found / collectors
-        ideal = collectors / options.sleep
-        overhead = collectors / found - bare
-        shares = found / ideal, found / (collectors * alone)
-        rows.append(Row(collectors, found, *shares, 1e6 * bare, 1e6 * overhead))
+        shares = found / collectors * options.sleep, found / collectors / alone
+        costs = bare, collectors / found - bare, cpu
+        rows.append(Row(collectors, found, *shares, *(1e6 * cost for cost in costs)))
         print("  ".join(f"{name} {value:.6g}" for name, value in rows[-1]._asdict().items()))
     ray.shutdown()
     if options.csv:
