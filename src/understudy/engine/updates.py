@@ -151,16 +151,64 @@ def updates(
     return jax.lax.scan(lambda carry, index: (one(carry, index), None), start, indices)[0]
 
 
+class Ready(NamedTuple):
+    """What one update needs beside the learner."""
+
+    batch: Any  # prepared
+    place: Int32[Array, "*members batch"] | None  # of its rows in the ring, if it came from one
+    key: Key  # of the update's noise
+    next_key: Key  # the State's, after the update
+
+
+def ready(algorithm: Algorithm, state: Any, experience: Experience | Drawn) -> Ready:
+    """Draw what the next update of one member learns from."""
+    next_key, draw_key, key = jax.random.split(state.key, 3)
+    batch, place = draw(algorithm, state, experience, draw_key)
+    return Ready(batch, place, key, next_key)
+
+
+def shuffled(state: Any, whole: Ready, count: int) -> Int32[Array, "count rows"]:
+    """The rows of each of `count` updates that share what is `ready`, at random."""
+    shuffle_key = jax.random.split(state.key, 3)[1]
+    return jax.random.permutation(shuffle_key, len(whole.batch.row)).reshape(count, -1)
+
+
+def minibatch(whole: Ready, rows: Int32[Array, " rows"], index: Index) -> Ready:
+    """What update `index` learns from, of what is `ready` for several."""
+    part = jax.tree.map(lambda x: x[rows], whole.batch)
+    return whole._replace(batch=part, key=jax.random.fold_in(whole.next_key, index))
+
+
+def finish(algorithm: Algorithm, learner: Learner, now: Ready, gradients: Any, aux: Aux) -> Tree:
+    """Take the step, unless it is not finite: then it is discarded as a whole. Weights, moments,
+    targets and counters keep their values; only the random key moves on. Gives the learner, and
+    whether the step was taken."""
+    state, good = learner.state, finite(gradients)
+    proposed = algorithm.apply(state, gradients)
+    state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
+    meter = _record(learner.meter, aux.metrics, good)
+    return learner._replace(state=state._replace(key=now.next_key), meter=meter), good
+
+
+def reconsider(
+    algorithm: Algorithm, experience: Experience | Drawn, now: Ready, aux: Aux,
+    good: Bool[Array, ""],
+) -> Priorities | None:  # fmt: skip
+    """The priorities that follow from an update, where there are any."""
+    appetite = algorithm.appetite
+    if now.place is None or not isinstance(experience, Ring | Film):
+        return None
+    assert isinstance(appetite, Replay)
+    return revised(appetite, experience, now.place, aux.priorities, now.batch.weight, good)
+
+
 def _learn_batch(
     algorithm: Algorithm, learner: Learner, experience: Ring | Film, index: Index
 ) -> tuple[Learner, Priorities | None]:
     """One update of one member from a fresh batch."""
-    key, sample_key, update_key = jax.random.split(learner.state.key, 3)
-    batch, place = draw(algorithm, learner.state, experience, sample_key)
-    learner, aux, good = _guarded(algorithm, learner, batch, key, update_key, index)
-    appetite = algorithm.appetite
-    assert isinstance(appetite, Replay) and place is not None
-    return learner, revised(appetite, experience, place, aux.priorities, batch.weight, good)
+    now = ready(algorithm, learner.state, experience)
+    learner, aux, good = _update(algorithm, learner, now, index)
+    return learner, reconsider(algorithm, experience, now, aux, good)
 
 
 def _learn_drawn(
@@ -169,9 +217,8 @@ def _learn_drawn(
     """`count` updates from what was drawn for each."""
 
     def one(learner: Learner, given: tuple[Drawn, Index]) -> tuple[Learner, None]:
-        key, shift_key, update_key = jax.random.split(learner.state.key, 3)
-        batch, _ = draw(algorithm, learner.state, given[0], shift_key)
-        return _guarded(algorithm, learner, batch, key, update_key, given[1])[0], None
+        now = ready(algorithm, learner.state, given[0])
+        return _update(algorithm, learner, now, given[1])[0], None
 
     if count == 1:
         return one(learner, (jax.tree.map(lambda x: x[0], drawn), first_index))[0]
@@ -183,34 +230,25 @@ def _learn_rollout(
     algorithm: Algorithm, learner: Learner, rollout: Rollout, first_index: Index, count: int
 ) -> Learner:
     """One update from all rows of a rollout, or `count` from disjoint random shares of them."""
-    key, shuffle_key, update_key = jax.random.split(learner.state.key, 3)
-    batch, _ = draw(algorithm, learner.state, rollout, shuffle_key)
+    whole = ready(algorithm, learner.state, rollout)
     if count == 1:
-        return _guarded(algorithm, learner, batch, key, update_key, first_index)[0]
-    order = jax.random.permutation(shuffle_key, len(batch.row)).reshape(count, -1)
+        return _update(algorithm, learner, whole, first_index)[0]
 
     def one(learner: Learner, share: tuple[Array, Array]) -> tuple[Learner, None]:
-        rows, index = share
-        part = jax.tree.map(lambda x: x[rows], batch)
-        update_key = jax.random.fold_in(key, index)
-        return _guarded(algorithm, learner, part, key, update_key, index)[0], None
+        return _update(algorithm, learner, minibatch(whole, *share), share[1])[0], None
 
     indices = first_index + jnp.arange(count, dtype=jnp.int32)
+    order = shuffled(learner.state, whole, count)
     return jax.lax.scan(one, learner, (order, indices))[0]
 
 
-def _guarded(
-    algorithm: Algorithm, learner: Learner, batch: Any, next_key: Key, key: Key, index: Index
+def _update(
+    algorithm: Algorithm, learner: Learner, now: Ready, index: Index
 ) -> tuple[Learner, Aux, Bool[Array, ""]]:
-    """Update, unless it is not finite: then it is discarded as a whole. Weights, moments, targets
-    and counters keep their values; only the random key moves on."""
-    state = learner.state
-    gradients, aux = algorithm.gradients(state, batch, key, algorithm.due(index))
-    good = finite(gradients)
-    proposed = algorithm.apply(state, gradients)
-    state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
-    meter = _record(learner.meter, aux.metrics, good)
-    return learner._replace(state=state._replace(key=next_key), meter=meter), aux, good
+    due = algorithm.due(index)
+    gradients, aux = algorithm.gradients(learner.state, now.batch, now.key, due)
+    learner, good = finish(algorithm, learner, now, gradients, aux)
+    return learner, aux, good
 
 
 def _record(meter: Meter, metrics: dict[str, Array], good: Bool[Array, ""]) -> Meter:
