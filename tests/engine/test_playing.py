@@ -12,7 +12,7 @@ from walking_native import SPEC, NativeWalk, place
 
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
-from understudy.engine.playing import HostStage, NativeStage
+from understudy.engine.playing import HostStage, NativeStage, finish
 from understudy.envs import EpisodeSeeds, Guard, SerialEnvs
 from understudy.experience import ring
 from understudy.types import Continuous
@@ -61,7 +61,8 @@ def host_stage(over="last", limit=None, plans=None, guard=None):
 def play_host(over, limit, only=True, ways=WAYS, **trouble):
     stage, told = host_stage(over, limit, **trouble), []
     observation = stage.envs.reset()
-    played = stage.play(jnp.array(ways), observation, told.append, tries=3, only=only)
+    steps = stage.steps(jnp.array(ways), observation, tries=3, only=only)
+    played = finish(steps, told.append)
     stored = ring.create(SPEC, 400, ROWS)
     for step, valid in told:
         stored = add(stored, step, valid)

@@ -7,7 +7,7 @@ else. Members may be many: a repertoire is played as one policy a member.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, final
 
 import jax
@@ -41,6 +41,20 @@ class Told(NamedTuple):
 
     step: Transition
     valid: np.ndarray  # [rows] bool: whether it belongs to the episode that is played
+
+
+Performance = Generator[Told, None, Played]  # the steps, and in the end what became of them
+
+
+def finish(performance: Performance, tell: Callable[[Told], None] | None = None) -> Played:
+    """Play on to the end; every step is told."""
+    while True:
+        try:
+            told = next(performance)
+        except StopIteration as end:
+            return end.value
+        if tell is not None:
+            tell(told)
 
 
 class _Reel(NamedTuple):
@@ -166,18 +180,20 @@ class HostStage:
         self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)
         self._keys = jnp.zeros((members, 2), jnp.uint32)  # acting draws nothing
 
-    def play(
+    def play(self, policies: Any, observation: np.ndarray) -> Played:
+        """From the first `observation`, which whoever begins the episodes was given."""
+        return finish(self.steps(policies, observation))
+
+    def steps(
         self,
         policies: Any,
         observation: np.ndarray,
-        tell: Callable[[Told], None] | None = None,
         tries: int | None = None,
         only: bool = False,
-    ) -> Played:
-        """From the first `observation`, which whoever begins the episodes was given. An episode
-        that a fault has cut is played again; where that was the last of its `tries`, or the policy
-        gives what is no number, its return is NaN. Every step is told. With `only`, rows that have
-        finished are not stepped on."""
+    ) -> Performance:
+        """As `play`, step by step. An episode that a fault has cut is played again; where that was
+        the last of its `tries`, or the policy gives what is no number, its return is NaN. With
+        `only`, rows that have finished are not stepped on."""
         rows, memory = len(observation), self._begin(policies)
         tally = _Tally(rows, self._descriptor, self._limit or MOST_STEPS, tries)
         first, by_member = np.ones(rows, bool), (self._members, self._episodes)
@@ -190,10 +206,9 @@ class HostStage:
             playing = tally.playing
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
-            if tell is not None:
-                facts: Any = (observation, action, step.reward, step.terminated, last)
-                happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
-                tell(Told(happened, playing & step.valid))
+            facts: Any = (observation, action, step.reward, step.terminated, last)
+            happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
+            yield Told(happened, playing & step.valid)
             observation, first = step.observation, step.last
         if tally.unended and self._limit is None:
             _log.warning(

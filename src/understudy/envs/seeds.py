@@ -25,17 +25,22 @@ class EpisodeSeeds:
     """Separates uses of one seed: training and evaluation never meet the same episodes."""
     fixed: bool = False
     """Begin all of them alike."""
+    first_env: int = 0
+    """Where this collector's environments begin among all of a member's."""
+    life: int = 0
+    """Of the collector: one that takes the place of another does not repeat its episodes."""
+    first_row: int = 0
+    """Which of all rows is called 0 by whoever has a share of them."""
 
     @property
     def rows(self) -> int:
         return self.members * self.envs_per_member
 
     def __call__(self, row: int | np.integer, episode: int | np.integer) -> int:
-        if self.fixed:
-            row, episode = 0, 0
-        member, env = divmod(int(row), self.envs_per_member)
+        row, episode = (0, 0) if self.fixed else (self.first_row + int(row), int(episode))
+        member, env = divmod(row, self.envs_per_member)
         sequence = np.random.SeedSequence(
-            entropy=self.seed + member, spawn_key=(self.stream, env, int(episode))
+            entropy=self.seed + member, spawn_key=(self.stream, env, episode)
         )
         return int(sequence.generate_state(1)[0])
 
