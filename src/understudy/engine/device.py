@@ -21,6 +21,7 @@ from understudy.engine.actions import to_real, uniform_actions
 from understudy.engine.feeding import Experience, add, remembered, with_priorities
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.engine.snapshot import Named, name_leaves, put_back
+from understudy.engine.spreading import divides_rows
 from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner, move, observe, updates
 from understudy.envs.base import NativeEnv
@@ -73,11 +74,9 @@ class DeviceTrainer(Trainer):
         self.learner, self.experience = self._start()
         self._loop = Loop(setting, env, self.cadence.block_updates)
         members = setting.num_seeds
-        self._world = jax.jit(jax.vmap(self._loop.begin))(
-            self.learner.state,
-            member_keys(setting.seed, members, ACTING),
-            member_keys(setting.seed, members, ENVIRONMENT),
-        )
+        streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]
+        begin = jax.jit(jax.vmap(self._loop.begin), out_shardings=self._sharding)
+        self._world = begin(self.learner.state, *jax.device_put(streams, self._sharding))
         block = self.cadence.block_iterations
         self._length = block * math.ceil(ITERATIONS_PER_PROGRAM / block)
         self._general = self._compile(self._loop.general)
@@ -86,7 +85,8 @@ class DeviceTrainer(Trainer):
 
     def _compile(self, program: Any) -> Any:
         lifted = over_members(program, self.setting.num_seeds, shared=(3,))
-        return jax.jit(lifted, donate_argnums=(0, 1, 2))
+        divided = divides_rows(lifted, self._sharding)
+        return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=self._sharding)
 
     def advance(self, iterations: int) -> None:
         stop = self.position.iterations + iterations
@@ -97,9 +97,9 @@ class DeviceTrainer(Trainer):
                 program, plan = self._steady, np.int32(self.position.updates)
             else:
                 program, plan = self._general, self._plan(start, count)
-            self.learner, self.experience, self._world = program(
-                self.learner, self.experience, self._world, plan, self._moved(start)
-            )
+            # Where they are already, unless they were put back or read out in between.
+            carried = jax.device_put((self.learner, self.experience, self._world), self._sharding)
+            self.learner, self.experience, self._world = program(*carried, plan, self._moved(start))
             self.position.iterations += count
             self.position.updates += sum(
                 self.cadence.updates_after(i) for i in range(start, start + count)

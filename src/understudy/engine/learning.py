@@ -23,15 +23,19 @@ import numpy as np
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
+from understudy.engine import fragments
 from understudy.engine.feeding import Experience, add, fill, with_priorities
+from understudy.engine.fragments import Fragment, widen_on_host
 from understudy.engine.keeping import HostReplay
 from understudy.engine.members import over_members
 from understudy.engine.packing import Parcel
+from understudy.engine.spreading import divides_rows, shared_by_all
 from understudy.engine.updates import Learner, move, observe, observe_all, updates
 from understudy.experience.drawn import Drawn
 from understudy.types import Transition, Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
+Block = np.ndarray | Fragment
 LARGEST_TOGETHER = 4_096  # numbers of a leaf that travels with others; larger ones are dear to copy
 
 
@@ -64,6 +68,10 @@ class Form(abc.ABC):
     @abc.abstractmethod
     def read_policy(self, received: Tree) -> Any:
         """One member's policy out of that. Called inside the act program."""
+
+    @abc.abstractmethod
+    def policy_leaves(self, received: Tree) -> list[Any]:
+        """All members' policy as its leaves in their order, [K, ...] each: what can be sent far."""
 
 
 class Parts(NamedTuple):
@@ -108,6 +116,9 @@ class Leaves(Form):
     def read_policy(self, received: list[Array]) -> Any:
         return jax.tree.unflatten(self._policy, received)
 
+    def policy_leaves(self, received: list[Array]) -> list[Array]:
+        return received
+
 
 @final
 class Vectors(Form):
@@ -117,7 +128,7 @@ class Vectors(Form):
         self._algorithm = algorithm
         self._learner = Layout(learner)
         self._policy = Layout(algorithm.policy(learner.state))
-        self._can_pin = _can_pin(learner.state.key.devices().pop())
+        self._can_pin = _can_pin(*learner.state.key.devices())
 
     def pack(self, learner: Learner) -> dict[str, Array]:
         return self._learner.join(learner)
@@ -134,6 +145,9 @@ class Vectors(Form):
 
     def read_policy(self, received: dict[str, Array]) -> Any:
         return self._policy.split(received, without_member_axis=True)
+
+    def policy_leaves(self, received: dict[str, Array]) -> list[Array]:
+        return jax.tree.leaves(self._policy.split(received))
 
 
 @final
@@ -174,10 +188,11 @@ class Learning:
         accelerated: bool | None = None,
     ):
         """`accelerated` is found out from where the learner is, unless given."""
-        self._device = learner.state.key.devices().pop()
-        if accelerated is None:
-            accelerated = self._device.platform != "cpu"
-        self.act_device = jax.devices("cpu")[0] if accelerated else self._device
+        self._sharding = learner.state.key.sharding
+        first, *others = self._sharding.device_set
+        if accelerated is None:  # or spread: acting is not, and cannot read a part of the learner
+            accelerated = bool(others) or first.platform != "cpu"
+        self.act_device = jax.local_devices(backend="cpu")[0] if accelerated else first
         self.form: Form = (Vectors if accelerated else Leaves)(algorithm, learner)
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
@@ -198,17 +213,24 @@ class Learning:
                 packed = self.form.pack(learner)
                 return packed, left, index + call.count, self.form.send_policy(packed)
 
-            return jax.jit(learn, donate_argnums=donated, static_argnums=5)
+            each, all_alike = self._sharding, shared_by_all(self._sharding)
+            return jax.jit(
+                divides_rows(learn, each),
+                donate_argnums=donated,
+                static_argnums=5,
+                out_shardings=(each, each, all_alike, None),
+            )
 
         self.program = compiled(_add_and_learn, (0, 1, 3))
         self.program_of_drawn = compiled(_learn_drawn, (0, 3))
 
     def learn(
-        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+        self, block: Block, count: int, moving: tuple[str, ...], moved: np.ndarray | None
     ) -> None:
-        """Add a packed step [K, N, bytes] (or several, [K, time, N, bytes]), move the
-        hyper-parameters named to the values [K, names], and do `count` updates; returns at once,
-        or, where replay is on the host and there is no other thread, when it has drawn."""
+        """Add a packed step [K, N, bytes] (or a whole rollout, [K, time, N, bytes], or a fragment
+        from afar), move the hyper-parameters named to the values [K, names], and do `count`
+        updates; returns at once, or, where replay is on the host and there is no other thread,
+        when it has drawn."""
         self._settle()
         on_host = isinstance(self._experience, HostReplay)
         call = self._learn_from_host if on_host else self._learn_on_device
@@ -218,7 +240,7 @@ class Learning:
             self._pending = self._thread.submit(call, block, count, moving, moved)
 
     def _learn_on_device(
-        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+        self, block: Block, count: int, moving: tuple[str, ...], moved: np.ndarray | None
     ) -> None:
         self._experience, sent = self._run(
             self.program, self._experience, block, count, moving, moved
@@ -226,12 +248,16 @@ class Learning:
         self._policy = self.form.receive_policy(sent, self._packed)
 
     def _learn_from_host(
-        self, block: np.ndarray, count: int, moving: tuple[str, ...], moved: np.ndarray | None
+        self, block: Block, count: int, moving: tuple[str, ...], moved: np.ndarray | None
     ) -> None:
         """The same, of replay that is on the host. The device is given the step only where it keeps
         statistics of what was seen, and is left alone where there is nothing for it to do."""
         replay: Any = self._experience
-        replay.add(self._parcel.read(block))
+        if isinstance(block, Fragment):
+            for report in widen_on_host(self._parcel.read(block.blocks), replay.lanes, block):
+                replay.add(report)
+        else:
+            replay.add(self._parcel.read(block))
         seen = block if self._observes else None
         while count or seen is not None or moving:
             drawn, now = replay.draw(self._done, count) if count else (None, 0)
@@ -243,7 +269,7 @@ class Learning:
                 self._policy = self.form.receive_policy(sent, self._packed)
 
     def _run(
-        self, program: Any, given: Tree, block: np.ndarray | None, count: int,
+        self, program: Any, given: Tree, block: Block | None, count: int,
         moving: tuple[str, ...], moved: np.ndarray | None,
     ) -> tuple[Any, Tree]:  # fmt: skip
         single = count == 1 and self._period <= MOST_PHASES
@@ -273,8 +299,8 @@ class Learning:
     @learner.setter
     def learner(self, learner: Learner) -> None:
         self._settle()
-        # Committed to its device: the thread does not see the caller's default one.
-        self._packed = jax.device_put(self._pack(learner), self._device)
+        # Committed to its devices: the thread does not see the caller's default one.
+        self._packed = self._pack(jax.device_put(learner, self._sharding))
         self._policy = self.form.receive_policy(self._send(self._packed), self._packed)
 
     @property
@@ -286,14 +312,14 @@ class Learning:
     def experience(self, experience: Experience | HostReplay) -> None:
         self._settle()
         on_host = isinstance(experience, HostReplay)
-        self._experience = experience if on_host else jax.device_put(experience, self._device)
+        self._experience = experience if on_host else jax.device_put(experience, self._sharding)
 
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""
         self._settle()
         # Twice: on the host to choose a program, on the device because a transfer is dear.
         self._done = updates_done
-        self._index = jax.device_put(jnp.int32(updates_done), self._device)
+        self._index = jax.device_put(np.int32(updates_done), shared_by_all(self._sharding))
 
     def close(self) -> None:
         if self._thread is not None:
@@ -302,17 +328,18 @@ class Learning:
 
 def _add_and_learn(
     algorithm: Algorithm, parcel: Parcel, call: Call, learner: Learner, experience: Experience,
-    block: Array, index: Array, moved: Tree,
+    block: Array | Fragment, index: Array, moved: Tree,
 ) -> tuple[Learner, Experience]:  # fmt: skip
     """One member's share of a call."""
     learner = move(learner, {name: moved[place] for place, name in enumerate(call.moving)})
-    step, valid, memory = _reported(parcel, block)
-    if block.ndim == 2:
-        experience = add(experience, step, valid, memory)
-        learner = observe(algorithm, learner, step, valid)
-    else:  # [time, envs, bytes]
-        experience = fill(experience, step, valid, memory)
-        learner = observe_all(algorithm, learner, step, valid)
+    if isinstance(block, Fragment):
+        step, valid, memory = _reported(parcel, block.blocks)
+        experience = fragments.add_all(experience, step, valid, memory, block.lane)
+    else:
+        step, valid, memory = _reported(parcel, block)
+        put = add if block.ndim == 2 else fill  # of [envs, bytes], or of [time, envs, bytes]
+        experience = put(experience, step, valid, memory)
+    learner = _observe(algorithm, learner, step, valid, block)
     if call.count:
         first = index if call.phase is None else call.phase
         learner, priorities = updates(algorithm, learner, experience, first, call.count)
@@ -322,17 +349,26 @@ def _add_and_learn(
 
 def _learn_drawn(
     algorithm: Algorithm, parcel: Parcel, call: Call, learner: Learner, drawn: Drawn | None,
-    block: Array | None, index: Array, moved: Tree,
+    block: Array | Fragment | None, index: Array, moved: Tree,
 ) -> tuple[Learner, None]:  # fmt: skip
     """One member's share of a call, of what the host has added and drawn."""
     learner = move(learner, {name: moved[place] for place, name in enumerate(call.moving)})
     if block is not None:
-        step, valid, _ = _reported(parcel, block)
-        learner = observe(algorithm, learner, step, valid)
+        packed = block.blocks if isinstance(block, Fragment) else block
+        step, valid, _ = _reported(parcel, packed)
+        learner = _observe(algorithm, learner, step, valid, block)
     if drawn is not None:
         first = index if call.phase is None else call.phase
         learner, _ = updates(algorithm, learner, drawn, first, call.count)
     return learner, None
+
+
+def _observe(
+    algorithm: Algorithm, learner: Learner, step: Transition, valid: Array, block: Array | Fragment
+) -> Learner:
+    if isinstance(block, Fragment):
+        return fragments.observe_all(algorithm, learner, step, valid, block.lane)
+    return (observe if valid.ndim == 1 else observe_all)(algorithm, learner, step, valid)
 
 
 def _reported(parcel: Parcel, block: Array) -> tuple[Transition, Array, Array | None]:
@@ -341,7 +377,9 @@ def _reported(parcel: Parcel, block: Array) -> tuple[Transition, Array, Array | 
     return step, report["valid"], report.get("memory")
 
 
-def _can_pin(device: Any) -> bool:
+def _can_pin(device: Any, *others: Any) -> bool:
     """Whether programs on the device can write to the host's memory directly."""
+    if others:
+        return False
     kinds = {memory.kind for memory in device.addressable_memories()}
     return device.platform != "cpu" and "pinned_host" in kinds

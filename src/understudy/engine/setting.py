@@ -15,9 +15,10 @@ class Setting:
     seed: int
     num_seeds: int
     num_envs: int
+    devices: int = 1  # among which members, or the rows of batches, are divided
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1)):
+        for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1), ("devices", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.seed + self.num_seeds > 2**32:

@@ -28,6 +28,7 @@ from understudy.engine.snapshot import (
     put_ring_back,
     under,
 )
+from understudy.engine.spreading import find_sharding
 from understudy.engine.updates import Learner, Meter, begin, metric_names, read_meter
 from understudy.experience import Rollout as StoredRollout
 from understudy.math.curves import Schedule
@@ -171,14 +172,18 @@ class Trainer(abc.ABC):
                 f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
                 f"into {appetite.minibatches} equal minibatches"
             )
+        self._sharding = find_sharding(self.setting)
         place = choose(self.setting, self.places)
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
         self._metric_names = metric_names(algorithm, spec, num_envs)
         initial = partial(begin, algorithm, spec, num_envs, len(self._metric_names))
         keys = member_keys(self.setting.seed, members, INITIALISATION)
-        learner = jax.jit(jax.vmap(initial))(keys)
-        return learner, make(self.setting, place)
+        spread = partial(jax.jit, out_shardings=self._sharding)
+        learner = spread(jax.vmap(initial))(jax.device_put(keys, self._sharding))
+        if place.name != "device":
+            return learner, make(self.setting, place)
+        return learner, spread(lambda: make(self.setting, place))()
 
 
 def learner_shapes(setting: Setting) -> Learner:
