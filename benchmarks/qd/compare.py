@@ -33,11 +33,12 @@ MEASURED = ("qd_score", "coverage", "max_fitness")
 
 
 def understudy_config(
-    settings: Settings, cells: int, initialisation: str
+    settings: Settings, cells: int, own: dict[str, str]
 ) -> MAPElitesConfig | PGAMEConfig:
-    """What is not among the settings, which is how weights begin, is each library's own."""
+    """What is not among the settings, which is how weights begin and what is between the layers of
+    a policy, is each library's own."""
     shared: dict[str, Any] = dict(
-        initialisation=initialisation,
+        own,
         generation_size=settings.batch_size,
         cells=cells,
         episode_length=settings.episode_length,
@@ -70,12 +71,12 @@ def run_understudy(
     env: NativeEnv,
     descriptor: Descriptor,
     cells: int,
-    initialisation: str,
+    own: dict[str, str],
     settings: Settings,
     seed: int,
 ) -> dict[str, Any]:
     """The last repertoire's fitness, seconds a generation, and the centroids that both use."""
-    config = understudy_config(settings, cells, initialisation)
+    config = understudy_config(settings, cells, own)
     plan = Plan(TD3(config.td3()), env.spec, descriptor, config, seed)
     illuminator = NativeIlluminator(plan, env)
     illuminator.advance(2)  # both programs
@@ -117,11 +118,12 @@ def main() -> None:
     env = resolve(options.env)
     assert isinstance(env, NativeEnv), "the comparison is of environments on the device"
     descriptor = find_descriptor(env.descriptors, options.descriptor, options.env)
-    initialisation = PGAMEConfig.for_environment(options.env)[0].initialisation
+    preset, _ = PGAMEConfig.for_environment(options.env)
+    own = {name: getattr(preset, name) for name in ("initialisation", "activation")}
     stepping = time_env_steps(env, settings.batch_size, settings.episode_length)
     rows = []
     for seed in range(options.seed, options.seed + options.seeds):
-        ours = run_understudy(env, descriptor, options.cells, initialisation, settings, seed)
+        ours = run_understudy(env, descriptor, options.cells, own, settings, seed)
         theirs = run_qdax(env, descriptor, ours["centroids"], settings, seed)
         for library, facts in (("understudy", ours), ("qdax", theirs)):
             rows.append({"library": library, "seed": seed, **judge(facts, settings)})
