@@ -88,7 +88,7 @@ class HostReplay:
         self._film = HostFilm(
             setting.spec, appetite.buffer_size, lanes, members, appetite.sequences, directory
         )
-        self._axes = (members, lanes)
+        self.lanes, self._axes = lanes, (members, lanes)
         self._seed, self._appetite, self._directory = setting.seed, appetite, directory
         self._most: int | None = None
 
