@@ -5,9 +5,9 @@ RLlib lives in an environment of its own, so that its versions are its own:
     python3 -m venv rllib && rllib/bin/pip install "ray[rllib]==2.60.0" torch==2.13.0 gymnasium
     rllib/bin/python benchmarks/cluster/rllib.py --csv benchmarks/results/cluster_rllib.csv
 
-IMPALA on the new API stack: of RLlib's algorithms its runners act fastest (PPO acts with the same
-module, DQN is slower by its ε-greedy), and it is the one that samples without waiting: every runner
-has its next request in hand before it has answered the last. The calls are those of IMPALA's own
+IMPALA on the new API stack: acting costs it as little CPU as PPO and APPO and 8 % less than DQN
+(the four that were tried), and its sampling is asynchronous: every runner has its next request in
+hand before it has answered the last. The calls are those of IMPALA's own
 `training_step`; the episodes are fetched into this process. Nothing learns and no weights are sent,
 which is in RLlib's favour.
 """
