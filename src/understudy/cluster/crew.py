@@ -108,12 +108,12 @@ class Crew:
             done, _ = self._ray.wait(list(owed), timeout=GLANCE)
             if done:
                 number, answer = self._collect(owed[done[0]])
-                if number is not None and answer is not None:
+                if number is not None:
                     return number, answer
                 if answer is not None:
                     heard = time.monotonic()
-                continue
-            self._replace_silent()
+            else:
+                self._replace_silent()
             # One patience for the silent, and one for whoever takes their place.
             if time.monotonic() - heard > 2 * self._patience:
                 raise UnderstudyError(
@@ -172,10 +172,10 @@ class Crew:
         else:
             if number is None:
                 worker.pid = answer
-            elif self._tasks.pop(number, None) is None:  # forgotten meanwhile
-                return None, answer
-            self._tries.pop(number, None)
-            return number, answer
+            elif self._tasks.pop(number, None) is not None:  # else it was forgotten meanwhile
+                self._tries.pop(number, None)
+                return number, answer
+            return None, answer
         return None, None
 
     def _replace_silent(self) -> None:

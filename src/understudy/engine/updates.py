@@ -191,7 +191,7 @@ def finish(algorithm: Algorithm, learner: Learner, now: Ready, gradients: Any, a
 
 
 def reconsider(
-    algorithm: Algorithm, experience: Experience | Drawn, now: Ready, aux: Aux,
+    algorithm: Algorithm, experience: Experience | None, now: Ready, aux: Aux,
     good: Bool[Array, ""],
 ) -> Priorities | None:  # fmt: skip
     """The priorities that follow from an update, where there are any."""
