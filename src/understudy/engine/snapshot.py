@@ -49,7 +49,7 @@ def to_host(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        if leaf.devices().pop().platform == "cpu":
+        if all(device.platform == "cpu" for device in leaf.devices()):
             # NumPy would look at the array in place, and an array that is looked at is no longer
             # given away to the next program, but copied by it, as a whole.
             leaf = jnp.copy(leaf)
