@@ -267,6 +267,8 @@ WRONG = {
     "too many words": (f"illuminate pga-me {ENV} fast", "unknown argument fast"),
     "logger": ("illuminate --logger tensorbord", "unknown logger", "'tensorboard'"),
     "device": ("illuminate --device tpu", "device must be one of"),
+    "collectors on the device": ("illuminate --collectors 2", "native ones are played on"),
+    "address alone": ("illuminate Walker2d-v5 --address auto", "give --collectors, too"),
     "train": ("train pga-me", "understudy illuminate pga-me"),
 }
 

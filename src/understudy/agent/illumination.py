@@ -18,9 +18,13 @@ from understudy.agent.face import Agent
 from understudy.agent.loading import agent_class
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.td3 import TD3
+from understudy.cluster.config import Cluster
+from understudy.cluster.playhouse import RemotePlayhouse
+from understudy.cluster.playhouse import check as check_cluster
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.loops import Source, check_workers
 from understudy.engine.members import INITIALISATION, member_keys
+from understudy.engine.playhouse import HostPlayhouse, Playhouse, Programme
 from understudy.engine.snapshot import Position as AgentPosition
 from understudy.engine.snapshot import Snapshot, name_leaves
 from understudy.engine.updates import Learner, begin, metric_names
@@ -58,11 +62,13 @@ class Illumination:
         seed: int = 0,
         env_workers: int = 0,
         guard: Guard = STANDARD,
+        cluster: Cluster | None = None,
         device: str | None = None,
     ):
         """`env` as for agents; its actions must be continuous. `descriptor` says what tells
         behaviours apart: the name of one that the environment has (None: its usual one), or a
-        `us.Descriptor` of your own. Without a config, the preset for the environment is used."""
+        `us.Descriptor` of your own. Without a config, the preset for the environment is used. The
+        collectors of a `cluster` play the episodes."""
         use_compilation_cache()
         self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
         self._source: Source = resolve(env)
@@ -74,7 +80,10 @@ class Illumination:
         if not isinstance(config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name} takes a {wanted}, got a {got}")
-        self.config, self.seed = config, seed
+        self.config, self.seed, self._cluster = config, seed, cluster
+        if cluster is not None and cluster.remote:
+            native = isinstance(self._source, NativeEnv)
+            check_cluster(cluster, config.generation_size, native, env_workers)
         td3 = TD3(config.td3())
         td3.check(self._source.spec)
         if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
@@ -178,10 +187,12 @@ class Illumination:
         *,
         env: Any = None,
         descriptor: str | Descriptor | None = None,
+        cluster: Cluster | None = None,
         device: str | None = None,
     ) -> Any:
         """Restore a run, to go on with it bit for bit or to use its repertoire. An environment or
-        a descriptor of your own is handed in again."""
+        a descriptor of your own is handed in again. Without a `cluster` it has the one it had;
+        `us.Cluster()` is this process alone."""
         stored = checkpoint.read_newest(path)
         about, place = stored.manifest, stored.place
         if about.get("algorithm") != cls.method:
@@ -202,6 +213,7 @@ class Illumination:
             seed=about["seed"],
             env_workers=about["env_workers"],
             guard=Guard(**about["guard"]),
+            cluster=cluster or (Cluster(**about["cluster"]) if about.get("cluster") else None),
             device=device,
         )
         found._become(stored, about)
@@ -250,9 +262,14 @@ class Illumination:
             if isinstance(self._source, NativeEnv):
                 self._illuminator = NativeIlluminator(self._plan, self._source)
             else:
-                workers, guard = self._env_workers, self._guard
-                self._illuminator = HostIlluminator(self._plan, self._source, workers, guard)
+                where = (self._source, self._env_workers, self._guard, self._open_playhouse)
+                self._illuminator = HostIlluminator(self._plan, *where)
         return self._illuminator
+
+    def _open_playhouse(self, programme: Programme) -> Playhouse:
+        if self._cluster is not None and self._cluster.collectors:
+            return RemotePlayhouse(self._cluster, programme)
+        return HostPlayhouse(programme)
 
     def _about(self) -> dict[str, Any]:
         """What this is, for files; `load` makes it again from this."""
@@ -271,6 +288,7 @@ class Illumination:
             "seed": self.seed,
             "env_workers": self._env_workers,
             "guard": dataclasses.asdict(self._guard),
+            "cluster": None if self._cluster is None else dataclasses.asdict(self._cluster),
             "run": self._run,
             "config": dataclasses.asdict(self.config),
             "spec": dataclasses.asdict(self._plan.spec),

@@ -23,6 +23,7 @@ from understudy.cli.train import (
     words_of,
 )
 from understudy.cli.training import CONFIG, around, open_loggers
+from understudy.cluster.config import Cluster
 from understudy.envs.guard import Guard
 from understudy.errors import ConfigError
 from understudy.qd.run import QDRunConfig
@@ -51,6 +52,10 @@ class IlluminationSettings(Config):
     """Worker processes that step the environments; with 0 this process does."""
     step_timeout: float = setting(60.0, above=0.0, at_most=1e6)
     """Seconds a worker process has for one step, before it is replaced."""
+    collectors: int = setting(0, at_least=0)
+    """Processes on a Ray cluster that play a generation's episodes; with 0 this one does."""
+    address: str | None = setting(None)
+    """The Ray cluster to join, auto or host:port (default: one is started here)."""
     log_every: int | None = setting(None, at_least=1)
     """Generations between rows of the log (default: a fiftieth of the run)."""
     checkpoint_every: int | None = setting(None, at_least=0)
@@ -65,7 +70,9 @@ class IlluminationSettings(Config):
     """Where to compute; auto is JAX's choice."""
 
     def contradictions(self) -> list[str]:
-        return unknown_loggers(self.logger)
+        lonely = self.address is not None and not self.collectors
+        problems = ["address is where collectors are: give --collectors, too"] if lonely else []
+        return problems + unknown_loggers(self.logger)
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -117,6 +124,7 @@ def _illuminate(options: argparse.Namespace) -> None:
         seed=run.seed,
         env_workers=run.env_workers,
         guard=Guard(step_timeout=run.step_timeout),
+        cluster=Cluster(run.collectors, address=run.address) if run.collectors else None,
         device=device_of(run.device),
     )
     found.preset = preset
