@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from understudy.algorithms.mpo import MPOConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
+    from understudy.cluster.config import Cluster
     from understudy.envs.describing import Descriptor
     from understudy.envs.guard import Guard
     from understudy.math.curves import constant, cosine, exponential, linear, piecewise
@@ -45,6 +46,7 @@ __all__ = [
     "TD3",
     "A2CConfig",
     "Agent",
+    "Cluster",
     "DDPGConfig",
     "DDQNConfig",
     "Descriptor",
@@ -71,10 +73,12 @@ __all__ = [
 ]
 
 _ROOMS = (
-    "algorithms", "engine", "envs", "experience", "math", "nets", "qd", "runner", "runs", "sweep",
+    "algorithms", "cluster", "engine", "envs", "experience", "math", "nets", "qd", "runner", "runs",
+    "sweep",
 )  # fmt: skip
 _HOME = {
     "Agent": "agent",
+    "Cluster": "cluster.config",
     "Descriptor": "envs.describing",
     "Guard": "envs.guard",
     "MAPElites": "agent.illumination",

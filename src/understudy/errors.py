@@ -15,3 +15,7 @@ class EnvironmentError(UnderstudyError):
 
 class CheckpointError(UnderstudyError):
     """A checkpoint is missing, damaged, or belongs to something else."""
+
+
+class ClusterError(UnderstudyError):
+    """The processes that a run depends on cannot be had any more."""

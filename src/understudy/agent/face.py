@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import secrets
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +11,13 @@ import numpy as np
 
 import understudy
 from understudy.agent.acting import Acting
-from understudy.agent.inside import Loaded, Scheduling
+from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
+from understudy.cluster.config import Cluster
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import Evaluation, HostEvaluator, NativeEvaluator
-from understudy.engine.loops import check_workers, make_evaluator, make_trainer, see_stacked
+from understudy.engine.loops import make_evaluator, see_stacked
 from understudy.engine.members import take_member
 from understudy.engine.snapshot import Position, Snapshot, name_leaves
 from understudy.engine.trainer import Setting, Trainer
@@ -58,19 +58,20 @@ class Agent:
         loss_addons: tuple[LossAddon, ...] = (),
         env_workers: int = 0,
         guard: Guard = STANDARD,
+        cluster: Cluster | None = None,
         device: str | None = None,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
         environment, a vector environment or a native one. Without a config, the preset for the
         environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
         `env_workers` processes step the environments; with 0 this process does. `guard` says
-        how much misbehaviour of theirs is put up with.
+        how much misbehaviour of theirs is put up with. A `cluster` collects, and computes
+        gradients, elsewhere too; then each of its collectors has `num_envs` environments.
         """
         use_compilation_cache()
-        self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
+        self._device = find_device(device)
         default = self.algorithm_class.num_envs
         self._source = resolve(env, num_envs, default)
-        check_workers(env_workers, self._source)
         self.env_name = env if isinstance(env, str) else None
         self.preset = "given"
         if config is None:
@@ -81,7 +82,10 @@ class Agent:
         self.algorithm.check(self.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
         self.num_envs = num_envs or getattr(self._source, "num_envs", default)
-        self._setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs)
+        devices = 1 if cluster is None else cluster.devices
+        setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
+        self._trained = Trained(setting, self._source, env_workers, guard, cluster)
+        self._trained.check()
         self._trainer: Trainer | None = None
         self._loaded: Loaded | None = None  # a checkpoint, until training needs it
         self._evaluators: dict[Any, HostEvaluator | NativeEvaluator] = {}
@@ -223,8 +227,9 @@ class Agent:
             num_envs=self.num_envs,
             networks=self.algorithm.networks,
             loss_addons=self.algorithm.loss_addons,
-            env_workers=self._env_workers,
-            guard=self._guard,
+            env_workers=self._trained.env_workers,
+            guard=self._trained.guard,
+            cluster=self._trained.cluster,
         )
         member.preset, member._device = self.preset, self._device
         learner = name_leaves(take_member(self._learner(), index))
@@ -295,6 +300,7 @@ class Agent:
 
     def _about(self) -> dict[str, Any]:
         """What this agent is, for files; `us.load` makes it again from this."""
+        cluster = self._trained.cluster
         return {
             "understudy": understudy.__version__,
             "algorithm": self.algorithm.name,
@@ -303,8 +309,9 @@ class Agent:
             "seed": self.seed,
             "num_seeds": self.num_seeds,
             "num_envs": self.num_envs,
-            "env_workers": self._env_workers,
-            "guard": dataclasses.asdict(self._guard),
+            "env_workers": self._trained.env_workers,
+            "guard": dataclasses.asdict(self._trained.guard),
+            "cluster": cluster and dataclasses.asdict(cluster),
             "own_networks": self.algorithm.networks != Networks(),
             "loss_addons": [name_of(addon) for addon in self.algorithm.loss_addons],
             "run": self._run,
@@ -324,13 +331,11 @@ class Agent:
 
     def _take(self, snapshot: Snapshot, refill: bool) -> None:
         with self._on_device():
-            self._loaded = Loaded.of(self._setting, snapshot, refill)
+            self._loaded = Loaded.of(self._trained.learner, snapshot, refill)
 
     def _ensure_trainer(self) -> Trainer:
         if self._trainer is None:
-            make = partial(
-                make_trainer, self._setting, self._source, self._env_workers, self._guard
-            )
+            make = self._trained.trainer
             self._trainer = make() if self._loaded is None else self._loaded.go_on(make)
             self._loaded = None
         return self._trainer
@@ -375,7 +380,8 @@ class Agent:
         """What the present policies do."""
         wanted = (episodes, descriptor)
         if wanted not in self._evaluators:
-            made = make_evaluator(self._setting, self._source, episodes, self._guard, descriptor)
+            setting, guard = self._trained.setting, self._trained.guard
+            made = make_evaluator(setting, self._source, episodes, guard, descriptor)
             self._evaluators[wanted] = made
         played = self._evaluators[wanted].play(self._policy())
         self._scores = played.returns.mean(axis=1)

@@ -1,14 +1,55 @@
-"""What an agent keeps track of: the checkpoint it came from, and the schedules it follows."""
+"""What an agent keeps track of: who trains it, the checkpoint it came from, and the schedules it
+follows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from understudy.cluster.config import Cluster, widened
+from understudy.engine.loops import Source, check_workers, make_trainer
 from understudy.engine.snapshot import Snapshot, put_back
 from understudy.engine.trainer import Setting, Trainer, learner_shapes
 from understudy.engine.updates import Learner
+from understudy.envs.base import NativeEnv
+from understudy.envs.guard import Guard
 from understudy.math.curves import Schedule, describe
-from understudy.types import CheckpointError
+from understudy.types import CheckpointError, ConfigError
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """What trains, and on what."""
+
+    setting: Setting
+    source: Source
+    env_workers: int
+    guard: Guard
+    cluster: Cluster | None
+
+    def check(self) -> None:
+        """Refuse what does not go together, before anything starts."""
+        check_workers(self.env_workers, self.source)
+        remote = self.cluster is not None and self.cluster.remote
+        if remote and isinstance(self.source, NativeEnv):
+            raise ConfigError(
+                "collectors and gradient workers are for Gymnasium environments: native ones are "
+                "stepped on the device, of which there may be several (Cluster(devices=…))"
+            )
+        if remote and self.env_workers:
+            raise ConfigError("env_workers belong to one process: collectors are processes already")
+
+    @property
+    def learner(self) -> Setting:
+        """What the learner is made for: all environments that there are."""
+        return self.setting if self.cluster is None else widened(self.setting, self.cluster)
+
+    def trainer(self) -> Trainer:
+        if self.cluster is not None and self.cluster.remote:
+            from understudy.cluster.trainer import ClusterTrainer
+
+            return ClusterTrainer(self.setting, self.source, self.guard, self.cluster)
+        return make_trainer(self.setting, self.source, self.env_workers, self.guard)
 
 
 @final

@@ -7,6 +7,7 @@ from typing import Any
 from understudy.agent.face import Agent
 from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
+from understudy.cluster.config import Cluster
 from understudy.engine.snapshot import Position, Snapshot
 from understudy.envs.guard import Guard
 from understudy.envs.make import resolve, without_environment
@@ -74,6 +75,7 @@ def restore(stored: checkpoint.Stored, handed: Handed, refill: bool, device: str
         loss_addons=handed.loss_addons,
         env_workers=about["env_workers"],
         guard=Guard(**about["guard"]),
+        cluster=Cluster(**about["cluster"]) if about.get("cluster") else None,
         device=device,
     )
     if agent.spec != spec:

@@ -1,8 +1,10 @@
 """What can be said about a cluster."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+from understudy.algorithms.base import Rollout
+from understudy.engine.setting import Setting
 from understudy.types import ConfigError
 
 _CHOICES = {
@@ -79,3 +81,11 @@ class Cluster:
     @property
     def staleness(self) -> int:
         return self.max_staleness or 4 * max(self.collectors, 1)
+
+
+def widened(setting: Setting, cluster: Cluster) -> Setting:
+    """For experience, and for what the learner knows of environments: a lane for each of all that
+    there are. (A rollout that comes by itself is learned from by itself.)"""
+    if isinstance(setting.algorithm.appetite, Rollout) and cluster.mode == "async":
+        return setting
+    return replace(setting, num_envs=setting.num_envs * max(cluster.collectors, 1))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,9 @@ def connect(address: str | None, cpus: float | int) -> Any:
     if ray.is_initialized():
         return ray
     quiet = dict(log_to_driver=False, configure_logging=False)
-    with _said_clearly(address):
+    with _said_clearly(address), warnings.catch_warnings():
+        # Python warns of forks beside JAX's threads. Ray's are followed by exec at once.
+        warnings.simplefilter("ignore", RuntimeWarning)
         if address is None:
             ray.init(
                 address="local",

@@ -163,7 +163,8 @@ class Crew:
             answer = self._ray.get(reference)
         except gone as problem:
             if getattr(problem, "actor_init_failed", False):
-                raise UnderstudyError(f"a gradient worker cannot start: {problem}") from problem
+                reason = str(problem).strip().splitlines()[-1]  # before it comes a traceback
+                raise UnderstudyError(f"a gradient worker cannot start: {reason}") from problem
             self._replace(worker, number, "died")
         except lost as problem:
             self._again(number, problem)

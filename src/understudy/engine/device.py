@@ -22,7 +22,7 @@ from understudy.engine.feeding import Experience, add, remembered, with_prioriti
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.engine.snapshot import Named, name_leaves, put_back
 from understudy.engine.spreading import divides_rows
-from understudy.engine.trainer import Setting, Trainer
+from understudy.engine.trainer import Held, Setting, Trainer
 from understudy.engine.updates import Learner, move, observe, updates
 from understudy.envs.base import NativeEnv
 from understudy.types import Key, Transition, Tree
@@ -71,7 +71,7 @@ class DeviceTrainer(Trainer):
 
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
-        self.learner, self.experience = self._start()
+        self.held = Held(*self._start())
         self._loop = Loop(setting, env, self.cadence.block_updates)
         members = setting.num_seeds
         streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]

@@ -18,13 +18,11 @@ import numpy as np
 
 from understudy.algorithms.base import Rollout
 from understudy.engine.collecting import Collector, block_fields
-from understudy.engine.feeding import Experience
-from understudy.engine.keeping import EVERYWHERE, HostReplay, choose, is_of_host, make
+from understudy.engine.keeping import EVERYWHERE
 from understudy.engine.learning import Learning
 from understudy.engine.packing import Parcel
-from understudy.engine.snapshot import Named, Snapshot, part_of
+from understudy.engine.snapshot import Named, Snapshot
 from understudy.engine.trainer import Setting, Trainer
-from understudy.engine.updates import Learner
 from understudy.envs.base import HostEnvs
 
 
@@ -37,7 +35,7 @@ class HostTrainer(Trainer):
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
         parcel = Parcel(block_fields(setting))
-        self.learning = Learning(setting.algorithm, parcel, *self._start())
+        self.held = self.learning = Learning(setting.algorithm, parcel, *self._start())
         read = self.learning.form.read_policy
         self.collector = Collector(setting, envs, self.policy(), read, self.learning.act_device)
         self._on_policy = isinstance(setting.algorithm.appetite, Rollout)
@@ -83,33 +81,9 @@ class HostTrainer(Trainer):
             names, values = self.movement.names, self.movement.at(step)
         self.learning.learn(block, count, names, values)
 
-    @property
-    def learner(self) -> Learner:
-        return self.learning.learner
-
-    @learner.setter
-    def learner(self, learner: Learner) -> None:
-        self.learning.learner = learner
-
-    @property
-    def experience(self) -> Experience | HostReplay:
-        return self.learning.experience
-
-    @experience.setter
-    def experience(self, experience: Experience | HostReplay) -> None:
-        self.learning.experience = experience
-
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
         self.learning.restart_counting(self.position.updates)
-
-    def _put_world_back(self, world: Named) -> None:
-        """Kept where it was, even if there would be more, or less, room elsewhere by now."""
-        on_host = is_of_host(part_of(world, "experience"))
-        if on_host != isinstance(self.experience, HostReplay):
-            place = choose(self.setting, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
-            self.experience = make(self.setting, place)
-        super()._put_world_back(world)
 
     def _name_acting(self) -> Named:
         named = self.collector.named()

@@ -2,9 +2,9 @@
 
 import abc
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from understudy.algorithms.base import Rollout
 from understudy.engine.cadence import Cadence
 from understudy.engine.feeding import Experience
-from understudy.engine.keeping import HostReplay, choose, make
+from understudy.engine.keeping import EVERYWHERE, HostReplay, choose, is_of_host, make
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.movement import Movement, check_names, per_member
 from understudy.engine.setting import Setting as Setting
@@ -35,6 +35,15 @@ from understudy.math.curves import Schedule
 from understudy.types import ConfigError
 
 
+@final
+@dataclass
+class Held:
+    """A learner and its experience, as they are."""
+
+    learner: Learner
+    experience: Experience | HostReplay
+
+
 class Trainer(abc.ABC):
     """Advances K members by iterations. Abstract; the final ones are the two loops."""
 
@@ -42,10 +51,10 @@ class Trainer(abc.ABC):
     setting: Setting
     cadence: Cadence
     position: Position
-    learner: Learner  # [members, ...]
-    experience: Experience | HostReplay  # [members, ...]
+    held: Any  # what has the `learner` and the `experience`, [members, ...] each
     movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
+    goal: int | None = None  # set from outside: iterations beyond which nobody will ask for any
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
@@ -63,6 +72,26 @@ class Trainer(abc.ABC):
     def faults(self) -> dict[str, int]:
         """What went wrong in environments and was survived, counted since the start."""
         return {}
+
+    def facts(self) -> dict[str, float]:
+        """What else a log should tell, since the last call."""
+        return {}
+
+    @property
+    def learner(self) -> Learner:
+        return self.held.learner
+
+    @learner.setter
+    def learner(self, learner: Learner) -> None:
+        self.held.learner = learner
+
+    @property
+    def experience(self) -> Experience | HostReplay:
+        return self.held.experience
+
+    @experience.setter
+    def experience(self, experience: Experience | HostReplay) -> None:
+        self.held.experience = experience
 
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
@@ -127,7 +156,13 @@ class Trainer(abc.ABC):
         return under("experience", named) | under("acting", self._name_acting())
 
     def _put_world_back(self, world: Named) -> None:
-        arrays, experience = part_of(world, "experience"), self.experience
+        """Kept where it was, even if there would be more, or less, room elsewhere by now."""
+        arrays = part_of(world, "experience")
+        on_host = is_of_host(arrays)
+        if on_host != isinstance(self.experience, HostReplay):
+            place = choose(self._roomy, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
+            self.experience = make(self._roomy, place)
+        experience = self.experience
         if isinstance(experience, HostReplay):
             experience.put_back(arrays)
         elif isinstance(experience, StoredRollout):
@@ -172,6 +207,7 @@ class Trainer(abc.ABC):
                 f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
                 f"into {appetite.minibatches} equal minibatches"
             )
+        self._roomy = self.setting  # what experience was made for
         self._sharding = find_sharding(self.setting)
         place = choose(self.setting, self.places)
         self.cadence = Cadence.of(appetite, num_envs)

@@ -169,7 +169,7 @@ class QDRun:
             self._interrupted = True
 
         with Interruption(stop) as interruption:
-            with explaining(self.keeper, self._sizes()):
+            with explaining(self.keeper, self._sizes(), self._keep):
                 while self.position.generations < self._stop and not self._interrupted:
                     self._advance()
                     enough = self._report()

@@ -13,7 +13,7 @@ import numpy as np
 from understudy.engine.cadence import next_multiple
 from understudy.engine.trainer import Trainer
 from understudy.runs.interruption import Interrupted, Interruption
-from understudy.types import ConfigError, UnderstudyError
+from understudy.types import ClusterError, ConfigError, UnderstudyError
 
 SECONDS_BETWEEN = 60.0  # checkpoints, where no number of steps is asked for
 
@@ -113,12 +113,13 @@ class Run:
         self._summary = Summary(steps=0, seconds=0.0, returns=None)
         self._clock, self._clock_steps, self._ticked = begun, start, begun
         trainer.interrupted = False
+        trainer.goal = -(-stop // trainer.setting.num_envs)
 
         def stop_stepping() -> None:
             trainer.interrupted = True
 
         with Interruption(stop_stepping) as interruption:
-            with explaining(self.keeper, self._sizes()):
+            with explaining(self.keeper, self._sizes(), self._keep):
                 while self._report(stop, interruption) and trainer.steps < stop:
                     self._advance(stop)
                     if trainer.interrupted:
@@ -211,15 +212,19 @@ class Run:
 
 
 @contextlib.contextmanager
-def explaining(keeper: Keeper | None, sizes: Mapping[str, int]) -> Iterator[None]:
+def explaining(
+    keeper: Keeper | None, sizes: Mapping[str, int], save: Callable[[], None]
+) -> Iterator[None]:
     """Around a run: what a signal breaks off ends quietly, memory that does not suffice names the
-    sizes to lower, and errors say which checkpoint is left."""
+    sizes to lower, what lost its cluster is saved, and errors say which checkpoint is left."""
     try:
         with _naming_sizes(sizes):
             yield
     except Interrupted:
         pass
     except UnderstudyError as error:
+        if isinstance(error, ClusterError):  # all that was learned is here
+            save()
         newest = keeper and keeper.newest()
         if newest is None:
             raise
@@ -257,6 +262,7 @@ def progress_facts(trainer: Trainer) -> Facts:
     for name, values in trainer.metrics().items():
         facts[f"train/{name}"] = float(values.mean())
     facts |= {f"env/{name}": count for name, count in trainer.faults().items() if count}
+    facts |= {f"cluster/{name}": value for name, value in trainer.facts().items()}
     return facts
 
 
