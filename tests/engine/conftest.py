@@ -1,4 +1,4 @@
-"""Small trainers, and the scripted environment of the environments' tests."""
+"""Small trainers, and helpers that belong to the tests of other rooms."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "envs"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "cluster"))
 
 from understudy.algorithms import find
 from understudy.engine.device import DeviceTrainer

@@ -163,7 +163,8 @@ class Crew:
             answer = self._ray.get(reference)
         except gone as problem:
             if getattr(problem, "actor_init_failed", False):
-                reason = str(problem).strip().splitlines()[-1]  # before it comes a traceback
+                said = [line for line in str(problem).splitlines() if "Error: " in line]
+                reason = said[-1].strip() if said else str(problem)
                 raise UnderstudyError(f"a gradient worker cannot start: {reason}") from problem
             self._replace(worker, number, "died")
         except lost as problem:

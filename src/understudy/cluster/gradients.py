@@ -48,7 +48,8 @@ class GradientWorkers:
         self._compile(Shares(setting), setting.num_seeds)
         ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
         self._crew = Crew(ray, setting, cluster)
-        self._next_index = self._version = self._asked = self._dropped = self._replaced = 0
+        self._next_index: int | None = 0  # None within a call
+        self._version = self._asked = self._dropped = self._replaced = 0
         self._flying: dict[int, InFlight] = {}
         self._staleness: list[int] = []
 
@@ -75,13 +76,21 @@ class GradientWorkers:
         self, learner: Learner, experience: Any, first_index: int, count: int
     ) -> tuple[Learner, Any]:
         """`count` updates, [members, ...] each. The priorities of what was given are given up."""
-        if first_index != self._next_index:  # another run, or an earlier moment of this one
+        if first_index != self._next_index:  # another moment, or the last call did not end
             self._crew.forget()
             self._flying.clear()
             self._asked = first_index
-        self._next_index = first_index + count
+        self._next_index = None
         if self._asynchronous:
-            return self._learn_on_arrival(learner, experience, count)
+            answer = self._learn_on_arrival(learner, experience, count)
+        else:
+            answer = self._learn_together(learner, experience, first_index, count)
+        self._next_index = first_index + count
+        return answer
+
+    def _learn_together(
+        self, learner: Learner, experience: Any, first_index: int, count: int
+    ) -> tuple[Learner, Any]:
         whole = order = None
         if isinstance(experience, Rollout) and count > 1:
             whole = self._ready(learner.state, experience)

@@ -16,7 +16,6 @@ from understudy.engine.feeding import Experience
 from understudy.engine.learning import Layout
 from understudy.engine.members import over_members
 from understudy.engine.setting import Setting
-from understudy.engine.trainer import learner_shapes
 from understudy.engine.updates import Learner, Ready, finish, reconsider
 from understudy.experience import Film, Ring, sum_tree
 from understudy.experience.ring import Priorities
@@ -84,7 +83,9 @@ class Shares:
 
     def __init__(self, setting: Setting):
         self.algorithm, self.members = setting.algorithm, setting.num_seeds
-        self._state = without_moments(learner_shapes(setting).state)
+        keys = jax.ShapeDtypeStruct((self.members, 2), jnp.uint32)
+        initial = jax.vmap(partial(self.algorithm.init, setting.spec))
+        self._state = without_moments(jax.eval_shape(initial, keys))
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
