@@ -19,8 +19,6 @@ from understudy.cli import main
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "names.md"
 COLUMNS = ["their name", "here", "note"]
 
-# Where the things that are marked "later" will stand: once one is there, its rows are stale.
-LATER = {"cluster": "understudy.cluster"}
 
 EASILY_FORGOTTEN = {
     "prt_rl": """
@@ -73,10 +71,10 @@ def quoted(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def mark(cell: str) -> tuple[str, str] | None:
-    """("later" or "none", what follows), or nothing where the cell names places."""
-    found = re.fullmatch(r"(later|none): (.+)", cell)
-    return (found[1], found[2]) if found else None
+def mark(cell: str) -> str | None:
+    """Why there is none, or nothing where the cell names places."""
+    found = re.fullmatch(r"none: (.+)", cell)
+    return found[1] if found else None
 
 
 PLACES = {
@@ -189,9 +187,7 @@ def test_a_wrong_place_is_noticed(place, problem):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line {row.line}")
 def test_rows_are_complete(row):
     assert quoted(row.theirs), "a name of theirs stands in backticks"
-    if found := mark(row.here):
-        assert found[0] == "none" or found[1] in LATER, f"nobody promised {found[1]}"
-    else:  # nothing but places, in backticks, with commas between
+    if not mark(row.here):  # nothing but places, in backticks, with commas between
         assert re.fullmatch(r"`understudy[^`]*`(, `understudy[^`]*`)*", row.here), row.here
 
 
@@ -202,12 +198,6 @@ def test_no_name_is_listed_twice():
         for name in quoted(row.theirs)
     ]
     assert sorted({name for name in names if names.count(name) > 1}) == []
-
-
-def test_what_is_to_come_has_not_come_yet():
-    for what in {found[1] for row in ROWS if (found := mark(row.here)) and found[0] == "later"}:
-        with pytest.raises(LookupError):
-            resolve(LATER[what])
 
 
 @pytest.mark.parametrize("system", EASILY_FORGOTTEN)

@@ -12,6 +12,7 @@ from understudy.engine.trainer import Setting, Trainer, learner_shapes
 from understudy.engine.updates import Learner
 from understudy.envs.base import NativeEnv
 from understudy.envs.guard import Guard
+from understudy.envs.make import EnvSource
 from understudy.math.curves import Schedule, describe
 from understudy.types import CheckpointError, ConfigError
 
@@ -48,6 +49,7 @@ class Trained:
         if self.cluster is not None and self.cluster.remote:
             from understudy.cluster.trainer import ClusterTrainer
 
+            assert isinstance(self.source, EnvSource)
             return ClusterTrainer(self.setting, self.source, self.guard, self.cluster)
         return make_trainer(self.setting, self.source, self.env_workers, self.guard)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 from understudy.algorithms import Algorithm, available
 from understudy.algorithms.settings import Config, nearest, setting
+from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError
 from understudy.runs.loggers import BY_NAME
 
@@ -32,6 +33,19 @@ class RunSettings(Config):
     """Worker processes that step the environments; with 0 this process does."""
     step_timeout: float = setting(60.0, above=0.0, at_most=1e6)
     """Seconds a worker process has for one step, before it is replaced."""
+    collectors: int = setting(0, at_least=0)
+    """Processes on a Ray cluster that act and step environments, `envs` each and seed; with 0 this
+    one does."""
+    gradient_workers: int = setting(0, at_least=0)
+    """Processes there that compute gradients of shares of every batch; with 0 this one does."""
+    mode: str = setting("async", choices=("async", "sync"))
+    """Whether collectors go on by themselves, or wait for each other (reproducible)."""
+    gradient_mode: str = setting("sync", choices=("sync", "async"))
+    """Whether the shares of a batch make one update, or every worker's batch one of its own."""
+    address: str | None = setting(None)
+    """The Ray cluster to join, auto or host:port (default: one is started here)."""
+    devices: int = setting(1, at_least=1)
+    """Accelerators over which the learner is spread."""
     log_every: int = setting(1_000, at_least=1)
     """Steps between rows of the log."""
     evaluate_every: int | None = setting(None, at_least=0)
@@ -49,6 +63,12 @@ class RunSettings(Config):
 
     def contradictions(self) -> list[str]:
         return unknown_loggers(self.logger)
+
+    def cluster(self) -> Cluster | None:
+        """None where one process on one device does it all."""
+        names = ("collectors", "gradient_workers", "mode", "gradient_mode", "address", "devices")
+        cluster = Cluster(**{name: getattr(self, name) for name in names})
+        return cluster if cluster.remote or cluster.devices > 1 else None
 
 
 def unknown_loggers(names: tuple[str, ...]) -> list[str]:

@@ -192,6 +192,7 @@ def _agent(plan: Plan) -> Agent:
         num_envs=plan.run.envs,
         env_workers=plan.run.env_workers,
         guard=Guard(step_timeout=plan.run.step_timeout),
+        cluster=plan.run.cluster(),
         device=device_of(plan.run.device),
     )
     agent.preset = plan.preset

@@ -27,6 +27,8 @@ RETURN = "rollout/ep_rew_mean"
 RETURN_PER_SEED = "rollout/ep_rew_per_seed"
 EVALUATION = "eval/mean_reward"
 QD_SCORE, COVERAGE, BEST = "qd/qd_score", "qd/coverage", "qd/max_fitness"
+COLLECTORS, WORKERS = "cluster/collectors", "cluster/gradient_workers"
+STALENESS, RATIO = "cluster/staleness", "cluster/replay_ratio"
 
 
 @final
@@ -127,7 +129,22 @@ class Progress:
             shown.append(("best", compact(value)))
         if (value := self._number(self._speed)) is not None:
             shown.append((f"{self._unit}/s", f"{value:,.0f}"))
-        return shown
+        return shown + self._cluster()
+
+    def _cluster(self) -> list[tuple[str, str]]:
+        """How those far away are doing."""
+        forms = {
+            COLLECTORS: ("collectors", "{:.0f}"),
+            WORKERS: ("workers", "{:.0f}"),
+            STALENESS: ("staleness", "{:.1f}"),
+            RATIO: ("updates/step", "{:.2f}"),
+        }
+        values = {fact: self._number(fact) for fact in forms}
+        return [
+            (forms[fact][0], forms[fact][1].format(value))
+            for fact, value in values.items()
+            if value is not None
+        ]
 
     def _number(self, name: str) -> float | None:
         """The fact, or None where nobody knows it yet (no episode has ended, say)."""
