@@ -42,7 +42,7 @@ class Cluster:
     """Fragments that a collector may be asked for at a time."""
     max_staleness: int | None = None
     """Policies that may have been published since the one a fragment was collected by; staler
-    ones are dropped (default: 4 for each collector)."""
+    ones are dropped (default: 16 for each collector)."""
     patience: float = 60.0
     """Seconds without any fragment (or gradient) after which the run is given up, and after which
     a silent process is replaced."""
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def staleness(self) -> int:
-        return self.max_staleness or 4 * max(self.collectors, 1)
+        return self.max_staleness or 16 * max(self.collectors, 1)
 
 
 def widened(setting: Setting, cluster: Cluster) -> Setting:

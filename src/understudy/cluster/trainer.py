@@ -156,10 +156,11 @@ class ClusterTrainer(Trainer):
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
             self._faults[delivery.place, delivery.life] = delivery.faults
-            stale = self._version - delivery.order.version
+            order = delivery.order
+            stale = 0 if order.random else self._version - order.version
             self._staleness.append(stale)
             if stale > self._cluster.staleness:
-                self._dropped += delivery.order.iterations * self.setting.num_envs
+                self._dropped += order.iterations * self.setting.num_envs
                 crew.posts[delivery.place].torn = True
             else:
                 self._arrived.append(delivery)
