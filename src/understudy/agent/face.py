@@ -85,7 +85,8 @@ class Agent:
         devices = 1 if cluster is None else cluster.devices
         setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
         self._trained = Trained(setting, self._source, env_workers, guard, cluster)
-        self._trained.check()
+        with self._on_device():
+            self._trained.check()
         self._trainer: Trainer | None = None
         self._loaded: Loaded | None = None  # a checkpoint, until training needs it
         self._evaluators: dict[Any, HostEvaluator | NativeEvaluator] = {}

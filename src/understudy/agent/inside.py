@@ -8,6 +8,7 @@ from typing import Any, final
 from understudy.cluster.config import Cluster, widened
 from understudy.engine.loops import Source, check_workers, make_trainer
 from understudy.engine.snapshot import Snapshot, put_back
+from understudy.engine.spreading import find_sharding
 from understudy.engine.trainer import Setting, Trainer, learner_shapes
 from understudy.engine.updates import Learner
 from understudy.envs.base import NativeEnv
@@ -31,6 +32,7 @@ class Trained:
     def check(self) -> None:
         """Refuse what does not go together, before anything starts."""
         check_workers(self.env_workers, self.source)
+        find_sharding(self.learner)
         remote = self.cluster is not None and self.cluster.remote
         if remote and isinstance(self.source, NativeEnv):
             raise ConfigError(

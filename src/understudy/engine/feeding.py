@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Appetite, Memory, Replay
-from understudy.engine.spreading import split_rows
 from understudy.experience import Film, Ring, Rollout, film, ring, rollout
 from understudy.experience.drawn import Drawn, sequence_errors, to_batch
 from understudy.experience.ring import Priorities, revise
@@ -105,19 +104,19 @@ def revised(
 def draw(
     algorithm: Algorithm, state: Any, experience: Experience | Drawn, key: Key
 ) -> tuple[Any, Int32[Array, " batch"] | None]:
-    """A batch, prepared, and divided if there are several devices; and where its rows lie in the
-    ring, if it came from one. What the host has drawn is a batch already, but for its sums."""
+    """A batch, prepared; and where its rows lie in the ring, if it came from one. What the host
+    has drawn is a batch already, but for its sums."""
     gamma, reward_scale = state.hyper["gamma"], state.hyper["reward_scale"]
     if isinstance(experience, Rollout):
         steps = rollout.trajectory(experience, gamma=gamma, reward_scale=reward_scale)
-        return split_rows(algorithm.prepare(state, steps)), None
+        return algorithm.prepare(state, steps), None
     appetite = algorithm.appetite
     assert isinstance(appetite, Replay)
     if isinstance(experience, Drawn):
         batch = to_batch(experience, gamma=gamma, reward_scale=reward_scale)
         if appetite.random_shift:
             batch = shifted(batch, experience.stack, appetite.random_shift, key)
-        return split_rows(algorithm.prepare(state, batch)), None
+        return algorithm.prepare(state, batch), None
     container: Any = film if isinstance(experience, Film) else ring
     batch, place = container.sample(
         experience,
@@ -131,7 +130,7 @@ def draw(
     if appetite.random_shift:
         assert isinstance(experience, Film)
         batch = shifted(batch, experience.frames, appetite.random_shift, key)
-    return split_rows(algorithm.prepare(state, batch)), place
+    return algorithm.prepare(state, batch), place
 
 
 def shifted(batch: Batch, frames: int, most: int, key: Key) -> Batch:

@@ -150,9 +150,12 @@ def room(name: str) -> int:
 def _look_at(name: str, setting: Setting, share: float | int) -> Place:
     appetite: Appetite = setting.algorithm.appetite
     each = size_in_bytes(appetite, setting.spec, setting.num_envs, on_host=name != "device")
-    on_device = "in memory" if _device().platform == "cpu" else "in device memory"
+    members, on_device = setting.num_seeds, "in memory"
+    if _device().platform != "cpu":
+        on_device = "in device memory"
+        members = -(-members // setting.devices) if name == "device" else members
     words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
-    return Place(name, each * setting.num_seeds, int(share * room(name)), words[name])
+    return Place(name, each * members, int(share * room(name)), words[name])
 
 
 def _announce(place: Place, setting: Setting, asked: str) -> None:

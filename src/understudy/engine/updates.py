@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Aux, Index, Replay
 from understudy.engine.feeding import Experience, create, draw, revised
+from understudy.engine.spreading import split_rows
 from understudy.experience import Film, Ring, Rollout
 from understudy.experience.drawn import Drawn
 from understudy.experience.ring import Priorities
@@ -246,7 +247,7 @@ def _update(
     algorithm: Algorithm, learner: Learner, now: Ready, index: Index
 ) -> tuple[Learner, Aux, Bool[Array, ""]]:
     due = algorithm.due(index)
-    gradients, aux = algorithm.gradients(learner.state, now.batch, now.key, due)
+    gradients, aux = algorithm.gradients(learner.state, split_rows(now.batch), now.key, due)
     learner, good = finish(algorithm, learner, now, gradients, aux)
     return learner, aux, good
 
