@@ -51,6 +51,11 @@ class ClusterTrainer(Trainer):
         self._appetite = setting.algorithm.appetite
         self._on_policy = isinstance(self._appetite, Rollout)
         self._together = cluster.mode == "sync"
+        if self._on_policy and not self._together and setting.algorithm.config.normalise_rewards:
+            raise ConfigError(
+                "normalise_rewards follows the open episodes of all environments at once: rollouts "
+                "that come one by one cannot have it; use mode='sync'"
+            )
         # Experience and learner have a lane for every environment that there is.
         self.setting = widened(setting, cluster)
         self._parcel = Parcel(block_fields(setting))

@@ -39,9 +39,9 @@ class EpisodeSeeds:
     def __call__(self, row: int | np.integer, episode: int | np.integer) -> int:
         row, episode = (0, 0) if self.fixed else (self.first_row + int(row), int(episode))
         member, env = divmod(row, self.envs_per_member)
-        sequence = np.random.SeedSequence(
-            entropy=self.seed + member, spawn_key=(self.stream, env, episode)
-        )
+        place = (self.stream, self.first_env + env, episode)
+        later = (self.life,) if self.life else ()
+        sequence = np.random.SeedSequence(entropy=self.seed + member, spawn_key=place + later)
         return int(sequence.generate_state(1)[0])
 
     def for_evaluation(self) -> "EpisodeSeeds":
