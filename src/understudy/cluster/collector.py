@@ -46,6 +46,7 @@ class Delivery(NamedTuple):
     blocks: np.ndarray  # [iterations, K, N, bytes]
     episodes: Episodes  # that ended meanwhile, per member
     faults: dict[str, int]  # of the environments, since the collector began
+    torn: bool = False  # it does not go on where the last one that was taken ended
 
 
 @final

@@ -105,7 +105,10 @@ class Supervisor:
         except lost as error:
             return self._lose(post, ref, error)
         post.orders.pop(ref)
-        return [delivery] if self.expects(post, delivery) else []
+        if not self.expects(post, delivery):
+            return []
+        torn, post.torn = post.torn, False
+        return [delivery._replace(torn=torn)]
 
     def _lose(self, post: Post, ref: Any, why: Exception) -> list[Delivery]:
         """The steps were taken, but nobody will ever see them: others are taken instead."""

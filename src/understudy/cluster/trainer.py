@@ -158,6 +158,7 @@ class ClusterTrainer(Trainer):
     # -- deliveries -------------------------------------------------------------------------
 
     def _take_in(self, crew: Supervisor | Alone, deliveries: list[Delivery]) -> None:
+        dropped = set()  # places
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
             self._faults[delivery.place, delivery.life] = delivery.faults
@@ -166,9 +167,13 @@ class ClusterTrainer(Trainer):
             self._staleness.append(stale)
             if stale > self._cluster.staleness:
                 self._dropped += order.iterations * self.setting.num_envs
-                crew.posts[delivery.place].torn = True
+                dropped.add(delivery.place)
             else:
-                self._arrived.append(delivery)
+                torn = delivery.torn or delivery.place in dropped
+                dropped.discard(delivery.place)
+                self._arrived.append(delivery._replace(torn=torn))
+        for place in dropped:
+            crew.posts[place].torn = True
 
     def _learn_in_turn(self) -> None:
         """What a synchronous round has brought, always in the same order."""
@@ -192,7 +197,7 @@ class ClusterTrainer(Trainer):
         else:
             spent = range(start, self.position.iterations)
             count = sum(self.cadence.updates_after(iteration) for iteration in spent)
-            block = self._fragment(deliveries[0].place, together)
+            block = self._fragment(deliveries[0], together)
         names, values = (), None
         if self.movement is not None:
             names, values = self.movement.names, self.movement.at(self.steps)
@@ -207,18 +212,16 @@ class ClusterTrainer(Trainer):
         self.position.updates += count
         self._version, self._published = self._version + 1, None
 
-    def _fragment(self, place: int, blocks: np.ndarray) -> Fragment:
+    def _fragment(self, delivery: Delivery, blocks: np.ndarray) -> Fragment:
         """All of one length, so that there is one program for them. The first row is no step: it
         ends the lane's open episode if these steps do not go on with it."""
-        post = self._crew().posts[place]
         members, iterations, num_envs, size = blocks.shape
         padded = np.zeros((members, self._length + 1, num_envs, size), np.uint8)
         padded[:, 1 : iterations + 1] = blocks
-        if post.torn:
+        if delivery.torn:
             cut = self._parcel.pack(members * num_envs, self._nothing() | {"last": True})
             padded[:, 0] = cut.reshape(members, num_envs, size)
-            post.torn = False
-        lane = np.full(members, place * num_envs, np.int32)
+        lane = np.full(members, delivery.place * num_envs, np.int32)
         return Fragment(padded, lane)
 
     def _nothing(self) -> dict[str, Any]:
@@ -275,7 +278,7 @@ class ClusterTrainer(Trainer):
             order = delivery.order
             told = {
                 "place": np.array(delivery.place),
-                "order": np.array([order.version, order.iterations, order.random]),
+                "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
                 "blocks": delivery.blocks,
             }
             named |= under(f"arrived.{number}", told)
@@ -295,11 +298,12 @@ class ClusterTrainer(Trainer):
             post.torn = bool(one["torn"]) or not old
         number = 0
         while one := part_of(acting, f"arrived.{number}"):
-            version, iterations, random = map(int, one["order"])
+            version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
             place = int(one["place"])
-            self._arrived.append(Delivery(place, lives[place], order, one["blocks"], empty, {}))
+            delivery = Delivery(place, lives[place], order, one["blocks"], empty, {}, bool(torn))
+            self._arrived.append(delivery)
             number += 1
 
     def restore(self, snapshot: Snapshot) -> None:
