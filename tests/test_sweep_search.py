@@ -9,7 +9,7 @@ import pytest
 import understudy as us
 from understudy.errors import ConfigError
 from understudy.sweep import Range, search
-from understudy.sweep.one_by_one import _open
+from understudy.sweep.study import open_study
 from understudy.sweep.task import make_task
 
 TINY = dict(batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
@@ -146,10 +146,8 @@ def test_a_killed_trial_is_tried_again(tmp_path):
     """A process that was killed leaves its trial running."""
     task = make_task("sac", "jax:Pendulum-v1", SAC, 40, 1, 0, None, None, 1)
     vary = {"learning_rate": Range(1e-4, 1e-2, log=True)}
-    study = _open(optuna, tmp_path / "study.db", task, vary)
-    trial = study.ask(
-        {"learning_rate": optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)}
-    )
+    study = open_study(optuna, tmp_path / "study.db", task, vary)
+    trial = study.ask()
     running = trial.params["learning_rate"]
     said: list[str] = []
     result = search(
@@ -159,5 +157,5 @@ def test_a_killed_trial_is_tried_again(tmp_path):
     assert len(result.outcomes) == 2
     tried = [outcome.settings["learning_rate"] for outcome in result.outcomes]
     assert any(rate == pytest.approx(running, rel=1e-4) for rate in tried)
-    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    states = [trial.state for trial in study.trials.get_trials(deepcopy=False)]
     assert states.count(optuna.trial.TrialState.FAIL) == 1

@@ -19,6 +19,7 @@ from understudy.cli.train import (
     value_of,
     words_of,
 )
+from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError
 from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.in_one_program import CSV, PICTURE
@@ -28,7 +29,8 @@ RUN_FLAGS = ("steps", "seed", "envs", "evaluation_episodes", "device")
 DESCRIPTION = """\
 Try many settings and rank them by their evaluations. They are the members of one program:
 member i has its own settings and seed + i. Only settings that can move vary so (learning rates,
-gamma, tau, noise …); with --optuna any setting does, one training after another.
+gamma, tau, noise …); with --optuna any setting does, one training after another, or many at
+once on a Ray cluster (--address, --at-once).
 
 A field varies over lo..hi, lo..hi:log (by factors) or a list a,b,c (64x64 for layers). Lists
 alone make a grid; otherwise --members of them are spread over the space."""
@@ -58,6 +60,11 @@ def parser(arguments: list[str]) -> Parser:
     add("--optuna", type=Path, metavar="STUDY.db",
         help="search one after another; the same command again goes on")  # fmt: skip
     add("--trials", type=count, metavar="N", help="trainings of such a search, in all")
+    add("--address", metavar="HOST:PORT",
+        help='the Ray cluster whose processes are such trials; "auto" finds it')  # fmt: skip
+    add("--at-once", type=count, metavar="N",
+        help="trials at a time (default: one for each core of the cluster); without --address "
+        "Ray is started on this machine")  # fmt: skip
     add("--run", type=Path, metavar="DIR", help="where results go (default: a new one in runs/)")
     add("--quiet", action="store_true", help="no progress bar")
     add_fields(group, RunSettings, "run", RUN_FLAGS)
@@ -93,6 +100,9 @@ def _contradictions(options: argparse.Namespace) -> list[str]:
         problems.append("with --optuna results go beside the study: there is no --run")
     if options.trials and not options.optuna:
         problems.append("--trials are those of --optuna STUDY.db")
+    for flag, value in (("--address", options.address), ("--at-once", options.at_once)):
+        if value and not options.optuna:
+            problems.append(f"{flag} is about trials of --optuna STUDY.db")
     return problems
 
 
@@ -116,12 +126,15 @@ def _search(
     options: argparse.Namespace, plan: Plan, vary: dict[str, Any]
 ) -> tuple[SweepResult, Path, Path]:
     database: Path = options.optuna
+    elsewhere = options.address or options.at_once
     result = search(
         agent_class(plan.algorithm.name),
         plan.env,
         vary,
         database,
         trials=options.trials,
+        cluster=Cluster(address=options.address) if elsewhere else None,
+        at_once=options.at_once,
         say=lambda line: print(line, flush=True),
         **_common(options, plan),
     )
