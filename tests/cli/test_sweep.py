@@ -62,6 +62,15 @@ WRONG = {
         "--members are those of one program",
         "there is no --run",
     ),
+    "a cluster alone": (
+        f"{ON} --vary gamma=0.9,0.99 --address auto --at-once 2",
+        "--address is",
+        "--at-once is",
+    ),
+    "nobody answers": (
+        f"{ON} --vary gamma=0.9,0.99 --optuna a.db --trials 1 --address 127.0.0.1:1",
+        "Ray does not answer at '127.0.0.1:1'",
+    ),
     "no such environment": ("sweep sac Pendulm-v1 --vary gamma=0.9,0.99", "Pendulum-v1"),
     "no such environment, searched": (
         "sweep sac Pendulm-v1 --vary gamma=0.9,0.99 --optuna a.db --trials 1",

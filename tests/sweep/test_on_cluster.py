@@ -212,7 +212,7 @@ def test_what_a_trial_tells(task, tmp_path, monkeypatch):
     assert [report["state"] for report in told] == ["failed"] and told[0]["problem"]
 
 
-def test_runs_of_another_search_are_left_alone(tmp_path):
+def test_runs_of_another_search_are_left_alone(ray, tmp_path):
     (tmp_path / "study" / "trial-0").mkdir(parents=True)
     with pytest.raises(ConfigError, match="trial-0 is a run of another search"):
         search("a2c", "CartPole-v1", VARY, tmp_path / "study.db", trials=1,
@@ -238,9 +238,17 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(UnderstudyError, match=r"Ray does not answer at '127\.0\.0\.1:1'"):
         search("a2c", "CartPole-v1", VARY, tmp_path / "a.db", trials=1,
                cluster=us.Cluster(address="127.0.0.1:1"), **COMMON)  # fmt: skip
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_environment_that_cannot_travel(tmp_path):
+def test_a_trial_larger_than_the_cluster(ray, tmp_path):
+    with pytest.raises(ConfigError, match="a trial needs 3 cores, the cluster has 2"):
+        search("a2c", "CartPole-v1", VARY, tmp_path / "a.db", trials=1,
+               cluster=us.Cluster(cpus_each=3.0), **COMMON)  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_cannot_travel(ray, tmp_path):
     lock = threading.Lock()
 
     def make():

@@ -46,10 +46,29 @@ def check_cluster(cluster: Cluster | None, at_once: int | None) -> None:
         )
 
 
+def join(cluster: Cluster, at_once: int | None, task: Task) -> int:
+    """Reach the cluster before anything is written. How many trials it is to run at a time."""
+    ray = connect(cluster.address, (at_once or 1) * cluster.cpus_each)
+    _load_tune()
+    have = cores(ray)
+    if have < cluster.cpus_each:
+        raise ConfigError(
+            f"a trial needs {cluster.cpus_each:g} cores, the cluster has {have:g}: lower cpus_each"
+        )
+    try:
+        ray.put(task)
+    except TypeError as error:
+        raise ConfigError(
+            "this environment cannot be sent to a cluster: give an id, or a callable that makes "
+            f"one ({first_line(error.__cause__ or error)})"
+        ) from error
+    return at_once or int(have // cluster.cpus_each)
+
+
 def many_trials(
     study: Study,
     cluster: Cluster,
-    at_once: int | None,
+    at_once: int,
     trials: int,
     directory: Path,
     say: Callable[[str], Any],
@@ -59,33 +78,12 @@ def many_trials(
     missing = trials - len(study.done())
     if missing < 1:
         return
-    sendable(study.task)
     directory = directory.absolute()
     _refuse_others(directory, len(study.trials.get_trials()))
-    ray = connect(cluster.address, (at_once or 1) * cluster.cpus_each)
-    have = cores(ray)
-    if have < cluster.cpus_each:
-        raise ConfigError(
-            f"a trial needs {cluster.cpus_each:g} cores, the cluster has {have:g}: lower cpus_each"
-        )
     make_directory(directory)
-    at_once = at_once or max(1, int(have // cluster.cpus_each))
     _tune(Ledger(study, say), directory, cluster.cpus_each, min(at_once, missing), missing)
     if len(study.done()) < trials:  # Tune ends quietly when it is interrupted
         raise KeyboardInterrupt
-
-
-def sendable(task: Task) -> None:
-    """Refuses, before anything starts, what cannot travel."""
-    import cloudpickle
-
-    try:
-        cloudpickle.dumps(task)
-    except Exception as error:
-        raise ConfigError(
-            "this environment cannot be sent to a cluster: give an id, or a callable that makes "
-            f"one ({first_line(error)})"
-        ) from error
 
 
 def _refuse_others(directory: Path, known: int) -> None:

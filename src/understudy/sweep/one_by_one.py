@@ -17,7 +17,7 @@ from understudy.algorithms.settings import Config
 from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError, UnderstudyError
 from understudy.runs.run import Facts, Observer
-from understudy.sweep.on_cluster import check_cluster, many_trials
+from understudy.sweep.on_cluster import check_cluster, join, many_trials
 from understudy.sweep.result import SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given
 from understudy.sweep.study import Study, load_optuna, opened, settings_of
@@ -60,6 +60,7 @@ def search(
     _check(vary, task, trials)
     check_cluster(cluster, at_once)
     task.agent(task.config, repeats).close()  # an environment that cannot be is no trial's fault
+    together = 1 if cluster is None else join(cluster, at_once, task)
     with opened(optuna, database, task, vary) as study:
 
         def tell(line: str) -> None:
@@ -69,7 +70,7 @@ def search(
 
         study.try_killed_ones_again(say)
         if cluster is not None:
-            many_trials(study, cluster, at_once, trials, database.with_suffix(""), tell)
+            many_trials(study, cluster, together, trials, database.with_suffix(""), tell)
         else:
             while len(study.done()) < trials:
                 tell(_one_trial(study))
