@@ -61,7 +61,7 @@ def ray():
 @pytest.fixture(scope="module")
 def searched(ray, tmp_path_factory):
     """A process is killed on the way; after two trials somebody presses Ctrl-C, and later repeats
-    the call."""
+    the call. Then the first trial to be judged falls behind."""
     directory = tmp_path_factory.mktemp("cluster")
     env = deadly(directory / "killed")
     said: list[str] = []
@@ -77,8 +77,15 @@ def searched(ray, tmp_path_factory):
 
     with pytest.raises(KeyboardInterrupt):
         repeat(say)
-    before = list(said)
-    result = repeat(said.append)
+    before, judged = list(said), []
+
+    def should_prune(trial):
+        judged.append(trial.number)
+        return trial.number == judged[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optuna.trial.Trial, "should_prune", should_prune)
+        result = repeat(said.append)
     return result, directory, before, said[len(before) :]
 
 
@@ -88,13 +95,19 @@ def ended(said):
 
 def test_every_trial_ends_and_the_best_comes_first(searched):
     result = searched[0]
-    assert len(result.outcomes) == 4
+    assert [outcome.state for outcome in result.outcomes] == ["finished"] * 3 + ["pruned"]
     finished = [outcome for outcome in result.outcomes if outcome.state == "finished"]
     assert result.best in finished
     assert result.best.mean == max(outcome.mean for outcome in finished)
     for outcome in finished:
         assert outcome.returns.shape == (1, 1)
         assert outcome.steps == list(range(STEPS // 10, STEPS + 1, STEPS // 10))
+
+
+def test_one_that_falls_behind_is_stopped(searched):
+    pruned = searched[0].outcomes[-1]
+    assert pruned.steps and pruned.steps[-1] < STEPS
+    assert any(f"given up at {pruned.mean:.1f}" in line for line in searched[3])
 
 
 def test_the_same_files_as_one_after_another(searched):
@@ -144,7 +157,7 @@ def ledger(task, tmp_path):
     return ledger, said
 
 
-def test_one_that_falls_behind_is_given_up(ledger, monkeypatch):
+def test_falling_behind_is_the_studys_judgement(ledger, monkeypatch):
     ledger, said = ledger
     ledger.suggest("a")
     report = {"points": [(10, 3.0)], "returns": [[3.0]]}
