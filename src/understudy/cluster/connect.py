@@ -12,6 +12,10 @@ from understudy.types import ConfigError, UnderstudyError
 OLDEST = (2, 54)
 SECONDS_TO_ANSWER = 10.0
 DEFAULT_PORT = 6379
+TRIES = "RAY_gcs_server_port_wait_time_s"  # counts tries where a cluster is joined
+# What a speaker of HTTP/2, as Ray's servers are, answers at once with settings of its own.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+SETTINGS = b"\x04"  # the fourth byte of such an answer
 OBJECT_STORE_BYTES = 512 * 2**20  # of a Ray that is started here: fragments and policies are small
 
 
@@ -52,7 +56,8 @@ def connect(address: str | None, cpus: float | int) -> Any:
             )
         else:
             _reach(address)
-            ray.init(address=address, **quiet)
+            with _asking_once():
+                ray.init(address=address, **quiet)
     return ray
 
 
@@ -66,8 +71,25 @@ def _reach(address: str) -> None:
             f'a cluster\'s address is "auto" or "host:port" (Ray\'s own port is {DEFAULT_PORT}), '
             f"got {address!r}"
         )
-    with socket.create_connection((host, int(port)), SECONDS_TO_ANSWER):
-        pass
+    with socket.create_connection((host, int(port)), SECONDS_TO_ANSWER) as line:
+        if os.environ.get("RAY_USE_TLS") == "1":  # not a word before the keys are settled
+            return
+        line.sendall(GREETING)
+        if line.recv(9)[3:4] != SETTINGS:
+            raise ConnectionError("whoever listens there is no Ray")
+
+
+@contextlib.contextmanager
+def _asking_once() -> Iterator[None]:
+    """Ray itself would ask twenty times, unless its user says otherwise."""
+    if TRIES in os.environ:
+        yield
+        return
+    os.environ[TRIES] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[TRIES]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,138 @@
+"""A Ray for a test module, small agents on it, and what their experience must look like."""
+
+import contextlib
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+import understudy as us
+from understudy.cluster.connect import load_ray
+
+RAYS_WARNINGS = [
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+HERE = Path(__file__).parent
+FRAGMENT, LEARNING_FROM = 10, 20  # steps
+SMALL = dict(hidden_sizes=(8,), batch_size=8, buffer_size=4_000, start_steps=10,
+             min_buffer_size=LEARNING_FROM)  # fmt: skip
+RUN = us.RunConfig(log_every=50, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
+
+
+@contextlib.contextmanager
+def small_ray(num_cpus=4):
+    """Its processes can import the helpers beside this file."""
+    ray = load_ray()
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of forks beside JAX
+        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
+        ray.init(address="local", num_cpus=num_cpus, object_store_memory=80_000_000,
+                 include_dashboard=False, log_to_driver=False, configure_logging=False)  # fmt: skip
+    yield ray
+    ray.shutdown()
+
+
+class Slow(gymnasium.Wrapper):
+    """A pendulum whose step takes a while."""
+
+    def __init__(self, seconds=0.003):
+        super().__init__(gymnasium.make("Pendulum-v1"))
+        self._seconds = seconds
+
+    def step(self, action):
+        time.sleep(self._seconds)
+        return self.env.step(action)
+
+
+class DeadlyElsewhere:
+    """Makes environments in the process that it was made in, and is the death of any other."""
+
+    def __init__(self):
+        self._home = os.getpid()
+
+    def __call__(self):
+        if os.getpid() != self._home:
+            os._exit(1)
+        return gymnasium.make("Pendulum-v1")
+
+
+def sac(
+    env="Pendulum-v1", *, collectors=2, seed=0, num_envs=1, num_seeds=1, config=None, **cluster
+):
+    """An agent with a cluster."""
+    config = us.SACConfig(**(SMALL | (config or {})))
+    cluster = dict(collectors=collectors, fragment=FRAGMENT, cpus_each=0.5) | cluster
+    return us.SAC(env, config, seed=seed, num_envs=num_envs, num_seeds=num_seeds,
+                  cluster=us.Cluster(**cluster))  # fmt: skip
+
+
+def train(agent, steps, *observers, run=RUN, **others):
+    return agent.train(steps, run=run, observers=observers, progress=False, **others)
+
+
+def crew_of(agent):
+    return agent._ensure_trainer()._crew()
+
+
+def processes_of(agent):
+    return crew_of(agent).ask("process")
+
+
+def kill(*processes):
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def once_at(steps, act):
+    """An observer that acts at the first row of the log from there on."""
+    left = [act]
+
+    def observer(facts):
+        if facts["time/total_steps"] >= steps and left:
+            left.pop()()
+
+    return observer
+
+
+def lanes_of(agent):
+    """What was stored, lane by lane, oldest first, of every member (rings that are not full)."""
+    ring = jax.device_get(agent._ensure_trainer().experience)
+    members = [jax.tree.map(lambda leaf, m=m: leaf[m], ring) for m in range(agent.num_seeds)]
+    return [
+        [
+            jax.tree.map(lambda leaf, lane=lane, n=count: leaf[lane, :n], member.storage)
+            for lane, count in enumerate(member.stored)
+        ]
+        for member in members
+    ]
+
+
+def assert_counted_once(agent, steps):
+    """Every step is stored, once, after the one that it followed; and was learned from."""
+    position = agent._ensure_trainer().position
+    assert agent.steps == steps
+    assert position.updates == steps - LEARNING_FROM
+    for lanes in lanes_of(agent):
+        assert sum(len(lane.reward) for lane in lanes) == steps
+        seen = np.concatenate([lane.observation for lane in lanes])
+        assert len(np.unique(seen, axis=0)) == steps
+        for lane in lanes:
+            goes_on = ~lane.last[:-1]
+            after, before = lane.observation[1:], lane.next_observation[:-1]
+            np.testing.assert_array_equal(after[goes_on], before[goes_on])
+
+
+def everyone_is_back(agent, within=30.0):
+    """Train on, a fragment at a time, until all collectors deliver."""
+    begun, crew = time.monotonic(), crew_of(agent)
+    while crew.alive < len(crew.posts):
+        assert time.monotonic() - begun < within
+        train(agent, FRAGMENT)
