@@ -17,7 +17,7 @@ from understudy.cluster.connect import load_ray
 from understudy.errors import ConfigError, UnderstudyError
 from understudy.runs.csv_log import read_csv
 from understudy.sweep import Range, search
-from understudy.sweep.on_cluster import RETRIES, Ledger, points, train_and_tell, train_on
+from understudy.sweep.on_cluster import RETRIES, Ledger, _reason, points, train_and_tell, train_on
 from understudy.sweep.study import open_study
 from understudy.sweep.task import make_task
 
@@ -185,6 +185,13 @@ def test_a_failure_is_the_trials_own(ledger):
     assert result.best.mean == 7.0
     assert said[0].endswith(": the environment is on fire")
     assert said[2].endswith(f": its process died {RETRIES + 1} times (no such module)")
+
+
+def test_why_a_process_ended(tmp_path):
+    report = tmp_path / "error.txt"
+    assert _reason(report) == ""
+    report.write_text("Failure # 1\nTraceback:\nModuleNotFoundError: No module named 'maze'\n")
+    assert _reason(report) == " (No module named 'maze')"
 
 
 def test_a_ledger_is_not_stored(ledger):
