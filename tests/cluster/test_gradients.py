@@ -250,5 +250,3 @@ def test_what_workers_cannot_do_is_refused_before_they_start():
     check(sac, Cluster(gradient_workers=5, gradient_mode="async"))
     with pytest.raises(ConfigError, match="gradient_mode='async' needs replay: A2C"):
         check(a2c, Cluster(gradient_workers=2, gradient_mode="async"))
-    with pytest.raises(ConfigError, match="replay='sharded' is not there yet"):
-        check(sac, Cluster(gradient_workers=2, replay="sharded"))

@@ -70,6 +70,11 @@ class Cluster:
                 problems.append(f"{name} must be {wanted}, got {getattr(self, name)!r}")
         if self.replay == "sharded" and not self.gradient_workers:
             problems.append("replay='sharded' needs gradient_workers, who keep it")
+        elif self.replay == "sharded" and self.collectors < self.gradient_workers:
+            problems.append(
+                "replay='sharded' needs a collector for each of the gradient_workers, who keeps "
+                f"what it brings: got {self.collectors} for {self.gradient_workers}"
+            )
         if problems:
             raise ConfigError("Cluster: " + "; ".join(problems))
 

@@ -70,13 +70,7 @@ class _Worker:
 class Crew:
     def __init__(self, ray: Any, setting: Setting, cluster: Cluster):
         self._ray, self._patience = ray, cluster.patience
-        try:
-            self._recipe = ray.put(setting)
-        except TypeError as error:
-            raise ConfigError(
-                "this agent cannot be sent to gradient workers: its networks or loss add-ons "
-                f"hold what cannot be copied ({str(error).strip().splitlines()[0]})"
-            ) from error
+        self._recipe = send_recipe(ray, setting)
         self._remote = ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(Remote)
         self._tasks: dict[int, Task] = {}
         self._tries: dict[int, int] = {}
@@ -134,7 +128,7 @@ class Crew:
         self.workers = []
 
     def _hire(self) -> _Worker:
-        actor = self._insist(lambda: self._remote.remote([self._recipe]))
+        actor = insist(self._ray, lambda: self._remote.remote([self._recipe]))
         return _Worker(actor, actor.pid.remote(), time.monotonic())
 
     def _hand_out(self) -> None:
@@ -144,7 +138,7 @@ class Crew:
             if worker.owes is None:
                 number = self._waiting.popleft()
                 worker.task, worker.since = number, time.monotonic()
-                worker.owes = self._insist(lambda w=worker, n=number: self._start(w, n))
+                worker.owes = insist(self._ray, lambda w=worker, n=number: self._start(w, n))
 
     def _start(self, worker: _Worker, number: int) -> Any:
         task = self._tasks[number]
@@ -155,21 +149,16 @@ class Crew:
     def _collect(self, worker: _Worker) -> tuple[int | None, Any]:
         """What a worker owed: a task's answer, or its process id when it has started. No answer if
         something went wrong, about which something was done."""
-        errors, reference, number = self._ray.exceptions, worker.owes, worker.task
+        reference, number = worker.owes, worker.task
         worker.owes = worker.task = None
-        lost = (errors.ObjectLostError, errors.ObjectStoreFullError, errors.OutOfDiskError)
-        gone = (errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError)
         try:
             answer = self._ray.get(reference)
-        except gone as problem:
-            if getattr(problem, "actor_init_failed", False):
-                said = [line for line in str(problem).splitlines() if "Error: " in line]
-                reason = said[-1].strip() if said else str(problem)
-                raise UnderstudyError(f"a gradient worker cannot start: {reason}") from problem
+        except gone(self._ray) as problem:
+            refuse_if_it_cannot_start(problem)
             self._replace(worker, number, "died")
-        except lost as problem:
+        except lost(self._ray) as problem:
             self._again(number, problem)
-        except errors.RayTaskError as problem:
+        except self._ray.exceptions.RayTaskError as problem:
             raise problem.cause from problem
         else:
             if number is None:
@@ -200,22 +189,55 @@ class Crew:
             return
         self._tries[number] = self._tries.get(number, 0) + 1
         if self._tries[number] == TRIES:
-            raise _cannot_carry(problem) from problem
+            raise cannot_carry(problem) from problem
         self._told = (None, None)  # it may be this that was lost
         self._waiting.appendleft(number)
 
-    def _insist(self, call: Callable[[], Any]) -> Any:
-        errors = self._ray.exceptions
-        for attempt in range(TRIES):
-            try:
-                return call()
-            except (errors.ObjectStoreFullError, errors.OutOfDiskError) as problem:
-                if attempt == TRIES - 1:
-                    raise _cannot_carry(problem) from problem
-                time.sleep(PAUSE * 2**attempt)
+
+def lost(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises if its object store has lost or refused something."""
+    errors = ray.exceptions
+    return errors.ObjectLostError, errors.ObjectStoreFullError, errors.OutOfDiskError
 
 
-def _cannot_carry(problem: Exception) -> UnderstudyError:
+def gone(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises if a worker is no more."""
+    errors = ray.exceptions
+    return errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError
+
+
+def refuse_if_it_cannot_start(problem: Exception) -> None:
+    """Another in its place could not either."""
+    if getattr(problem, "actor_init_failed", False):
+        said = [line for line in str(problem).splitlines() if "Error: " in line]
+        reason = said[-1].strip() if said else str(problem)
+        raise UnderstudyError(f"a gradient worker cannot start: {reason}") from problem
+
+
+def send_recipe(ray: Any, recipe: Any) -> Any:
+    """What workers are made from, where they can read it."""
+    try:
+        return ray.put(recipe)
+    except TypeError as error:
+        raise ConfigError(
+            "this agent cannot be sent to gradient workers: its networks or loss add-ons "
+            f"hold what cannot be copied ({str(error).strip().splitlines()[0]})"
+        ) from error
+
+
+def insist(ray: Any, call: Callable[[], Any]) -> Any:
+    """Try again while the object store is full."""
+    errors = ray.exceptions
+    for attempt in range(TRIES):
+        try:
+            return call()
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as problem:
+            if attempt == TRIES - 1:
+                raise cannot_carry(problem) from problem
+            time.sleep(PAUSE * 2**attempt)
+
+
+def cannot_carry(problem: Exception) -> UnderstudyError:
     return UnderstudyError(
         f"Ray's object store lost or refused a share of an update {TRIES} times "
         f"({type(problem).__name__}): give it more memory (ray start --object-store-memory)"

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from understudy.algorithms.base import Replay
+from understudy.algorithms.base import Appetite, Replay
 from understudy.cluster.config import Cluster
 from understudy.cluster.connect import connect
 from understudy.cluster.crew import Crew, Task
@@ -173,16 +173,28 @@ def check(setting: Setting, cluster: Cluster) -> None:
     """Refuse, before anything starts, what gradient workers cannot do."""
     name, appetite = setting.algorithm.name.upper(), setting.algorithm.appetite
     if cluster.replay == "sharded":
-        raise ConfigError(
-            "Cluster: replay='sharded' is not there yet: gradient workers are sent their shares of "
-            "what the learner draws (replay='central')"
-        )
+        _check_sharded(name, appetite)
     if cluster.gradient_mode == "sync":
         check_shares(setting, cluster.gradient_workers)
     elif not isinstance(appetite, Replay):
         raise ConfigError(
             f"Cluster: gradient_mode='async' needs replay: {name} learns from what its present "
             "policy has just done; use 'sync'"
+        )
+
+
+def _check_sharded(name: str, appetite: Appetite) -> None:
+    if not isinstance(appetite, Replay):
+        raise ConfigError(f"Cluster: replay='sharded' needs replay, which {name} has none of")
+    if appetite.priority_exponent is not None:
+        raise ConfigError(
+            "Cluster: replay='sharded' cannot be prioritised: priorities are relative to all that "
+            "is kept; use replay='central', or prioritised=False"
+        )
+    if appetite.storage not in ("auto", "device"):
+        raise ConfigError(
+            "Cluster: replay='sharded' is kept in the memory of the gradient workers: "
+            f"replay_storage must be auto or device, got {appetite.storage!r}"
         )
 
 

@@ -21,7 +21,8 @@ from understudy.cluster.alone import Alone
 from understudy.cluster.collector import Delivery, Order, Recipe, RemoteCollector
 from understudy.cluster.config import Cluster, widened
 from understudy.cluster.connect import connect, cores
-from understudy.cluster.gradients import GradientWorkers
+from understudy.cluster.gradients import GradientWorkers, check
+from understudy.cluster.shards import ShardedWorkers
 from understudy.cluster.supervisor import Post, Supervisor
 from understudy.engine.cadence import Cadence
 from understudy.engine.collecting import block_fields
@@ -58,13 +59,18 @@ class ClusterTrainer(Trainer):
             )
         # Experience and learner have a lane for every environment that there is.
         self.setting = widened(setting, cluster)
+        if cluster.gradient_workers:
+            check(self.setting, cluster)
         self._parcel = Parcel(block_fields(setting))
-        self.held = self.learning = Learning(setting.algorithm, self._parcel, *self._start())
+        started = self._start(kept_elsewhere=cluster.replay == "sharded")
+        self.held = self.learning = Learning(setting.algorithm, self._parcel, *started)
         self.setting = setting
         self.cadence = whole_fragments(Cadence.of(self._appetite, setting.num_envs), self._length)
         self._ray = join(cluster)
-        wide = self._roomy
-        self._workers = GradientWorkers(wide, cluster) if cluster.gradient_workers else None
+        self._workers: GradientWorkers | ShardedWorkers | None = None
+        if cluster.gradient_workers:
+            sharded = cluster.replay == "sharded"
+            self._workers = (ShardedWorkers if sharded else GradientWorkers)(self._roomy, cluster)
         self._recipe = Recipe(setting, source, guard)
         self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
         self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
@@ -205,6 +211,8 @@ class ClusterTrainer(Trainer):
             self.learning.learn(block, count, names, values)
         else:
             self.learning.learn(block, 0, names, values)
+            if isinstance(self._workers, ShardedWorkers) and isinstance(block, Fragment):
+                self._workers.add(deliveries[0].place, block)
             if count:
                 self.learner, self.experience = self._workers.learn(
                     self.learner, self.experience, self.position.updates, count
@@ -264,6 +272,17 @@ class ClusterTrainer(Trainer):
         if self._workers is not None:
             facts |= self._workers.facts()
         return {name: float(value) for name, value in facts.items()}
+
+    def _name_experience(self) -> Named:
+        if isinstance(self._workers, ShardedWorkers):
+            return self._workers.named()
+        return super()._name_experience()
+
+    def _put_experience_back(self, arrays: Named) -> None:
+        if isinstance(self._workers, ShardedWorkers):
+            self._workers.put_back(arrays)
+        else:
+            super()._put_experience_back(arrays)
 
     def _name_acting(self) -> Named:
         """Waits for what is in flight: it is kept, and learned from when the run goes on."""

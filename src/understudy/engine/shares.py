@@ -2,8 +2,12 @@
 
 The learner draws and finishes; workers only compute gradients, each of its share of the rows. What
 crosses is one array per dtype, because taking modules apart costs more than sending them.
+
+Where experience lies with the workers (`Draws`), each draws from its own part of it instead.
 """
 
+import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -12,11 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from understudy.algorithms.base import Aux, Replay, mean_of_shards
-from understudy.engine.feeding import Experience
+from understudy.engine.feeding import Experience, create
 from understudy.engine.learning import Layout
 from understudy.engine.members import over_members
 from understudy.engine.setting import Setting
-from understudy.engine.updates import Learner, Ready, finish, reconsider
+from understudy.engine.updates import Learner, Ready, finish, ready, reconsider
 from understudy.experience import Film, Ring, sum_tree
 from understudy.experience.ring import Priorities
 from understudy.types import ConfigError, Key, Tree
@@ -67,6 +71,26 @@ def without_moments(state: Any) -> Any:
     return state._replace(**dict.fromkeys(moments))
 
 
+def weighed(answers: list[tuple[Array, Any]]) -> Any:
+    """The mean of what each tells, by how much it holds: as if all of it lay in one place. Who
+    holds nothing has no say; if nobody holds anything, it is not finite."""
+    total = sum(held for held, _ in answers)
+
+    def mean(*leaves: Array) -> Array:
+        parts = zip(answers, leaves, strict=True)
+        weighty = [jnp.where(held > 0, held * leaf, 0) for (held, _), leaf in parts]
+        return jnp.sum(jnp.stack(weighty), axis=0) / total
+
+    return jax.tree.map(mean, *[told for _, told in answers])
+
+
+def told_of(setting: Setting) -> Any:
+    """The shapes of what workers are told of the State."""
+    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), jnp.uint32)
+    initial = jax.vmap(partial(setting.algorithm.init, setting.spec))
+    return without_moments(jax.eval_shape(initial, keys))
+
+
 def still_drawable(experience: Experience | None, place: Array | None) -> Array | None:
     """Places that have since been given up (as the ring's one free slot was) lead nowhere: a late
     priority must not make them drawable again."""
@@ -83,9 +107,7 @@ class Shares:
 
     def __init__(self, setting: Setting):
         self.algorithm, self.members = setting.algorithm, setting.num_seeds
-        keys = jax.ShapeDtypeStruct((self.members, 2), jnp.uint32)
-        initial = jax.vmap(partial(self.algorithm.init, setting.spec))
-        self._state = without_moments(jax.eval_shape(initial, keys))
+        self._state = told_of(setting)
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
@@ -126,6 +148,63 @@ class Shares:
             return gradients._replace(due=None), aux
 
         return over_members(one, self.members)(state, batch, key)
+
+
+@final
+class Draws:
+    """The functions of an update whose rows are drawn by the workers, `rows` by each, lifted over
+    K members. Only for replay without priorities, whose weights are relative to the whole."""
+
+    def __init__(self, setting: Setting, rows: int):
+        self.members, appetite = setting.num_seeds, setting.algorithm.appetite
+        self._algorithm = copy.copy(setting.algorithm)
+        self._algorithm.config = replace(setting.algorithm.config, batch_size=rows)
+        self._state = told_of(setting)
+        self._layout = Layout(self._state)
+        each = jax.vmap(lambda _: create(appetite, setting.spec, 1))
+        self._experience = jax.eval_shape(each, jnp.arange(self.members))
+
+    def send(self, learner: Learner) -> tuple[dict[str, Array], Learner]:
+        """What all workers are told, and the learner whose key has moved on since."""
+        state = learner.state
+        next_key = jax.vmap(lambda key: jax.random.split(key, 3)[0])(state.key)
+        moved_on = learner._replace(state=state._replace(key=next_key))
+        return self._layout.join(without_moments(state)), moved_on
+
+    def answer(
+        self, sent: dict[str, Array], experience: Any, place: Array, due: Any
+    ) -> tuple[Array, dict[str, Array]]:
+        """The part of the worker at that place: how much it holds [K], and what it tells."""
+        held, told = self._tell(self._layout.split(sent), experience, place, due)
+        return held, Layout(told).join(told)
+
+    def receive(
+        self, answers: list[tuple[Array, dict[str, Array]]], learner: Learner, due: Any
+    ) -> Learner:
+        """Finish the update that these answer."""
+        tell = partial(self._tell, due=due)
+        _, shapes = jax.eval_shape(tell, self._state, self._experience, jnp.int32(0))
+        parts = [(held, Layout(shapes).split(told)) for held, told in answers]
+
+        def one(learner: Learner, parts: list[Any]) -> Learner:
+            gradients, metrics = weighed(parts)
+            key = learner.state.key
+            aux = Aux(metrics, jnp.zeros(0))
+            gradients = gradients._replace(due=due)
+            return finish(self._algorithm, learner, Ready(None, None, key, key), gradients, aux)[0]
+
+        return over_members(one, self.members)(learner, parts)
+
+    def _tell(self, state: Any, experience: Any, place: Array, due: Any) -> Any:
+        def one(state: Any, experience: Any, place: Array) -> Any:
+            state = state._replace(key=jax.random.fold_in(state.key, place))
+            now = ready(self._algorithm, state, experience)
+            gradients, aux = self._algorithm.gradients(state, now.batch, now.key, due)
+            # Before the first whole sequence there are steps, but nothing to draw.
+            held = jnp.where(jnp.any(now.batch.weight > 0), jnp.sum(experience.stored), 0)
+            return held, (gradients._replace(due=None), aux.metrics)
+
+        return over_members(one, self.members, shared=(2,))(state, experience, place)
 
 
 def _first_of(leaf: Array, count: int) -> Any:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import Replay, Rollout
 from understudy.engine.cadence import Cadence
-from understudy.engine.feeding import Experience
+from understudy.engine.feeding import Experience, create
 from understudy.engine.keeping import EVERYWHERE, HostReplay, choose, is_of_host, make
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.movement import Movement, check_names, per_member
@@ -147,17 +147,22 @@ class Trainer(abc.ABC):
 
     def _name_world(self) -> Named:
         """Experience, and what the loop itself adds to it."""
-        experience = self.experience
-        if isinstance(experience, HostReplay):
-            named = experience.named()
-        else:
-            rolled = isinstance(experience, StoredRollout)
-            named = name_leaves(experience) if rolled else name_ring(experience)
-        return under("experience", named) | under("acting", self._name_acting())
+        named = under("experience", self._name_experience())
+        return named | under("acting", self._name_acting())
 
     def _put_world_back(self, world: Named) -> None:
+        self._put_experience_back(part_of(world, "experience"))
+        self._put_acting_back(part_of(world, "acting"))
+
+    def _name_experience(self) -> Named:
+        experience = self.experience
+        if isinstance(experience, HostReplay):
+            return experience.named()
+        rolled = isinstance(experience, StoredRollout)
+        return name_leaves(experience) if rolled else name_ring(experience)
+
+    def _put_experience_back(self, arrays: Named) -> None:
         """Kept where it was, even if there would be more, or less, room elsewhere by now."""
-        arrays = part_of(world, "experience")
         on_host = is_of_host(arrays)
         if on_host != isinstance(self.experience, HostReplay):
             place = choose(self._roomy, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
@@ -169,7 +174,6 @@ class Trainer(abc.ABC):
             self.experience = put_back(experience, arrays)
         else:
             self.experience = put_ring_back(experience, arrays)
-        self._put_acting_back(part_of(world, "acting"))
 
     @abc.abstractmethod
     def _name_acting(self) -> Named:
@@ -198,8 +202,9 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self) -> tuple[Learner, Experience | HostReplay]:
-        """Initial states and no experience yet, with a member axis."""
+    def _start(self, kept_elsewhere: bool = False) -> tuple[Learner, Experience | HostReplay]:
+        """Initial states and no experience yet, with a member axis. Where others keep experience,
+        its container is the smallest there is: programs that take steps in write to one."""
         algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
         appetite, num_envs = algorithm.appetite, self.setting.num_envs
         if isinstance(appetite, Rollout) and appetite.horizon * num_envs % appetite.minibatches:
@@ -209,7 +214,7 @@ class Trainer(abc.ABC):
             )
         self._roomy = self.setting  # what experience was made for
         self._sharding = find_sharding(self.setting)
-        place = choose(self.setting, self.places)
+        place = None if kept_elsewhere else choose(self.setting, self.places)
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
         self._metric_names = metric_names(algorithm, spec, num_envs)
@@ -217,6 +222,11 @@ class Trainer(abc.ABC):
         keys = member_keys(self.setting.seed, members, INITIALISATION)
         spread = partial(jax.jit, out_shardings=self._sharding)
         learner = spread(jax.vmap(initial))(jax.device_put(keys, self._sharding))
+        if place is None:
+            assert isinstance(appetite, Replay)
+            smallest = replace(appetite, buffer_size=1)
+            each = jax.vmap(lambda _: create(smallest, spec, num_envs))
+            return learner, spread(lambda: each(jnp.arange(members)))()
         if place.name != "device":
             return learner, make(self.setting, place)
         return learner, spread(lambda: make(self.setting, place))()
