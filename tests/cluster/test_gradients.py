@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from dataclasses import replace
 from functools import cache
 
@@ -31,7 +32,8 @@ TWO = dict(gradient_workers=2, cpus_each=0.5, patience=60.0)
 @pytest.fixture(scope="module", autouse=True)
 def ray():
     module = load_ray()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of forks beside JAX
         patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
         module.init(
             address="local",
@@ -41,8 +43,8 @@ def ray():
             log_to_driver=False,
             configure_logging=False,
         )
-        yield module
-        module.shutdown()
+    yield module
+    module.shutdown()
 
 
 @cache

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cluster_cases import RAYS_WARNINGS, small_ray
 from shared_updates import LANES, close, make_learner, make_setting
 
 import understudy as us
 from understudy.algorithms.base import Aux
 from understudy.cluster.config import Cluster
-from understudy.cluster.connect import load_ray
 from understudy.cluster.gradients import check
 from understudy.cluster.shards import ShardedWorkers, _add, part_kept
 from understudy.engine.collecting import block_fields
@@ -26,10 +26,7 @@ from understudy.engine.updates import Ready, finish, ready
 from understudy.errors import CheckpointError, ClusterError
 from understudy.types import ConfigError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = RAYS_WARNINGS
 SHARDED = dict(gradient_workers=2, collectors=2, cpus_each=0.5, replay="sharded")
 CLUSTER, ENVS, MEMBERS = Cluster(**SHARDED), LANES // 2, 2
 LEARNING_FROM, SIZE, STEPS = 20, 4_000, 160
@@ -42,14 +39,8 @@ RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkp
 
 @pytest.fixture(scope="module", autouse=True)
 def ray():
-    module = load_ray()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
-        module.init(address="local", num_cpus=4, object_store_memory=80_000_000,
-                    include_dashboard=False, log_to_driver=False,
-                    configure_logging=False)  # fmt: skip
+    with small_ray() as module:
         yield module
-        module.shutdown()
 
 
 SETTING = make_setting("ddqn", members=MEMBERS, target_update_interval=5)
