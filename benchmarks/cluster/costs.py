@@ -18,7 +18,7 @@ import numpy as np
 import understudy as us
 from understudy.algorithms.sac import SAC
 from understudy.cluster.connect import connect
-from understudy.engine.collecting import block_fields
+from understudy.engine.collecting import step_fields
 from understudy.engine.packing import Parcel
 from understudy.engine.setting import Setting
 from understudy.types import ArraySpec, Continuous, Spec
@@ -56,7 +56,7 @@ def policy_of(width: int) -> list[np.ndarray]:
 def bytes_of_a_step(spec: Spec) -> int:
     algorithm = SAC(us.SACConfig())
     setting = Setting(algorithm, spec, 0, 1, 1)
-    fields = block_fields(setting)
+    fields = step_fields(setting)
     return Parcel(fields).pack(1, dict.fromkeys(fields, 0)).nbytes
 
 

@@ -18,7 +18,7 @@ from understudy.algorithms.base import Aux
 from understudy.cluster.config import Cluster
 from understudy.cluster.gradients import check
 from understudy.cluster.shards import ShardedWorkers, _add, part_kept
-from understudy.engine.collecting import block_fields
+from understudy.engine.collecting import step_fields
 from understudy.engine.feeding import create
 from understudy.engine.fragments import Fragment
 from understudy.engine.packing import Parcel
@@ -50,7 +50,7 @@ def make_fragment(seed, steps=6):
     """What a collector has brought."""
     rng, rows = np.random.default_rng(seed), MEMBERS * steps * ENVS
     ended = rng.uniform(size=rows) < 0.2
-    arrays = dict.fromkeys(block_fields(SETTING), 0) | {
+    arrays = dict.fromkeys(step_fields(SETTING), 0) | {
         "observation": rng.normal(size=(rows, 3)),
         "action": rng.integers(0, 3, rows),
         "reward": rng.normal(size=rows),
@@ -59,7 +59,7 @@ def make_fragment(seed, steps=6):
         "next_observation": rng.normal(size=(rows, 3)),
         "valid": True,
     }
-    packed = Parcel(block_fields(SETTING)).pack(rows, arrays)
+    packed = Parcel(step_fields(SETTING)).pack(rows, arrays)
     return Fragment(packed.reshape(MEMBERS, steps, ENVS, -1), np.full(MEMBERS, 7, np.int32))
 
 
@@ -71,7 +71,7 @@ class InOneProcess:
         self.learner, self._member = jax.tree.map(lambda x: x[member], learner), member
         appetite, lanes = part_kept(SETTING, CLUSTER, 0)
         self._rings = [create(appetite, SETTING.spec, lanes) for _ in range(2)]
-        self._add = jax.jit(partial(_add, Parcel(block_fields(SETTING))))
+        self._add = jax.jit(partial(_add, Parcel(step_fields(SETTING))))
         self._one = jax.jit(self._update, static_argnums=(2, 3))
 
     def add(self, place, fragment):

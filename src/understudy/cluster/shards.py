@@ -34,7 +34,7 @@ from understudy.cluster.crew import (
 )
 from understudy.cluster.gradients import check
 from understudy.cluster.supervisor import SECONDS_TO_START
-from understudy.engine.collecting import block_fields
+from understudy.engine.collecting import step_fields
 from understudy.engine.devices import use_compilation_cache
 from understudy.engine.feeding import create, size_in_bytes
 from understudy.engine.fragments import Fragment, add_all
@@ -91,7 +91,7 @@ class Shard:
         self._empty = jax.jit(lambda: each(jnp.arange(members)))
         self._experience, self._place = self._empty(), np.int32(place)
         self._number = 0  # of the last fragment that was added
-        add = over_members(partial(_add, Parcel(block_fields(setting))), members)
+        add = over_members(partial(_add, Parcel(step_fields(setting))), members)
         self._add = jax.jit(add, donate_argnums=0)
         draws = Draws(setting, rows_of_each(setting, cluster))
         self._answer = jax.jit(draws.answer, static_argnums=3)

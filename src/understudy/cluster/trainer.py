@@ -25,7 +25,7 @@ from understudy.cluster.gradients import GradientWorkers, check
 from understudy.cluster.shards import ShardedWorkers
 from understudy.cluster.supervisor import Post, Supervisor
 from understudy.engine.cadence import Cadence
-from understudy.engine.collecting import block_fields
+from understudy.engine.collecting import step_fields
 from understudy.engine.fragments import Fragment
 from understudy.engine.keeping import EVERYWHERE
 from understudy.engine.learning import Learning
@@ -61,7 +61,7 @@ class ClusterTrainer(Trainer):
         self.setting = widened(setting, cluster)
         if cluster.gradient_workers:
             check(self.setting, cluster)
-        self._parcel = Parcel(block_fields(setting))
+        self._parcel = Parcel(step_fields(setting))
         started = self._start(kept_elsewhere=cluster.replay == "sharded")
         self.held = self.learning = Learning(setting.algorithm, self._parcel, *started)
         self.setting = setting
@@ -233,7 +233,7 @@ class ClusterTrainer(Trainer):
         return Fragment(padded, lane)
 
     def _nothing(self) -> dict[str, Any]:
-        return dict.fromkeys(block_fields(self.setting), 0)
+        return dict.fromkeys(step_fields(self.setting), 0)
 
     # -- what is told, and what is kept ------------------------------------------------------
 

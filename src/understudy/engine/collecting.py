@@ -43,6 +43,7 @@ class Collector:
         self._setting, self._envs, self._device = setting, envs, device
         self.fields = block_fields(setting)
         self.parcel = Parcel(self.fields)
+        self._learned = Parcel(step_fields(setting)).size
         self.act_program = act_program(setting, self.parcel, read_policy, random=False)
         self.random_program = act_program(setting, self.parcel, read_policy, random=True)
         members, num_envs = setting.num_seeds, setting.num_envs
@@ -83,12 +84,13 @@ class Collector:
         return self.block
 
     def collect(self, policy: Tree, random: bool, iterations: int) -> np.ndarray:
-        """That many steps of every environment by one policy, [iterations, K, N, bytes]."""
+        """That many steps of every environment by one policy, [iterations, K, N, bytes] without
+        what was to be acted on next: nobody far away needs it."""
         self.begin()
         blocks = []
         for _ in range(iterations):
             self.act(policy, random)
-            blocks.append(self.step())
+            blocks.append(self.step()[..., : self._learned])
         return np.stack(blocks)
 
     def _pack(self, action: np.ndarray, step: HostStep, memory: Tree) -> np.ndarray:
@@ -187,9 +189,9 @@ def act_program(
     return jax.jit(over_members(act, setting.num_seeds))
 
 
-def block_fields(setting: Setting) -> dict[str, ArraySpec]:
-    """What one environment reports: a step, and what is seen after it; and what the agent, if it
-    does, remembered before."""
+def step_fields(setting: Setting) -> dict[str, ArraySpec]:
+    """What is learned from one environment's step; and what the agent, if it does, remembered
+    before it."""
     spec: Spec = setting.spec
     memory = setting.algorithm.config.memory_width
     flag = ArraySpec((), "bool")
@@ -202,6 +204,10 @@ def block_fields(setting: Setting) -> dict[str, ArraySpec]:
         "last": flag,
         "next_observation": spec.observation,
         "valid": flag,
-        "seen": spec.observation,
-        "first": flag,
     }
+
+
+def block_fields(setting: Setting) -> dict[str, ArraySpec]:
+    """The same, and at its end what is acted on next."""
+    acted_on = {"seen": setting.spec.observation, "first": ArraySpec((), "bool")}
+    return step_fields(setting) | acted_on

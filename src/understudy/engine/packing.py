@@ -18,6 +18,11 @@ class Parcel:
         self._fields = fields
         self._dtype = np.dtype([(name, spec.dtype, spec.shape) for name, spec in fields.items()])
 
+    @property
+    def size(self) -> int:
+        """Bytes of a row."""
+        return self._dtype.itemsize
+
     def pack(self, rows: int, arrays: dict[str, Any]) -> np.ndarray:
         # A fresh block each time: on the CPU the device may read it in place, and later.
         block = np.empty(rows, self._dtype)
