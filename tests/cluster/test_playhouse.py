@@ -3,9 +3,9 @@
 import os
 import time
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
+import cluster_cases as cases
 import jax
 import numpy as np
 import pytest
@@ -14,15 +14,11 @@ from swinging import Swing, angle
 import understudy as us
 from understudy.cluster import playhouse
 from understudy.cluster.config import Cluster
-from understudy.cluster.connect import load_ray
 from understudy.envs.guard import Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.types import ConfigError, EnvironmentError, UnderstudyError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = cases.RAYS_WARNINGS
 
 SIZE = 5
 SETTINGS = dict(generation_size=SIZE, grid=(4, 4), hidden_sizes=(8,), critic_hidden_sizes=(8,),
@@ -36,13 +32,8 @@ LATE = 103  # a step after the first portion has been told
 
 @pytest.fixture(scope="module", autouse=True)
 def ray():
-    module = load_ray()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the processes import helpers
-        module.init(address="local", num_cpus=3, object_store_memory=80_000_000,
-                include_dashboard=False, log_to_driver=False, configure_logging=False)  # fmt: skip
-    yield module
-    module.shutdown()
+    with cases.small_ray(num_cpus=3) as module:
+        yield module
 
 
 def make(env=Swing, cluster=None, **others):

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -52,8 +53,11 @@ def deadly(mark):
 @pytest.fixture(scope="module")
 def ray():
     module = load_ray()
-    module.init(address="local", num_cpus=2, object_store_memory=80_000_000,
-                include_dashboard=False, log_to_driver=False, configure_logging=False)  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of forks beside JAX
+        module.init(address="local", num_cpus=2, object_store_memory=80_000_000,
+                    include_dashboard=False, log_to_driver=False,
+                    configure_logging=False)  # fmt: skip
     yield module
     module.shutdown()
 
