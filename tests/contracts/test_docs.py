@@ -5,6 +5,7 @@ python tests/contracts/test_docs.py     writes the algorithms' tables anew
 
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ def test_snippets_run(path, tmp_path, monkeypatch):
     for line, code in snippets(path):
         # Blank lines in front, so that a traceback names the line of the page.
         exec(compile("\n" * line + shortened(code), str(path), "exec"), names)
+    if "ray" in sys.modules:  # what a page has joined, the next test must not find
+        sys.modules["ray"].shutdown()
 
 
 def test_there_are_snippets():

@@ -316,3 +316,15 @@ def test_a_ray_that_answers_is_joined(address, not_joined):
     connecting.connect(address, 1)
     assert [(told["address"], told[connecting.TRIES]) for told in not_joined] == [(address, "1")]
     assert connecting.TRIES not in os.environ
+
+
+@pytest.mark.fault(45, "another Ray than the one joined: an error at once, and nothing is started")
+def test_another_ray_than_the_one_that_was_joined(ray):
+    joined = ray.get_runtime_context().gcs_address
+    assert connecting.connect(joined, 1) is ray and connecting.connect("auto", 1) is ray
+    with pytest.raises(UnderstudyError, match="does not answer"):
+        connecting.connect("127.0.0.1:1", 1)
+    other = joined.replace("127.0.0.1", "localhost") if "127.0.0.1" in joined else None
+    if other:
+        with pytest.raises(ConfigError, match="already"):
+            connecting.connect(other, 1)

@@ -37,9 +37,10 @@ def load_ray() -> Any:
 
 def connect(address: str | None, cpus: float | int) -> Any:
     """Ray, joined at `address` or started here with (at least) so many cores to give away. One
-    that this process has joined already is used as it is."""
+    that this process has joined already is used as it is, unless another is asked for."""
     ray = load_ray()
     if ray.is_initialized():
+        _check_it_is_the_same(ray, address)
         return ray
     quiet = dict(log_to_driver=False, configure_logging=False)
     with _said_clearly(address), warnings.catch_warnings():
@@ -59,6 +60,17 @@ def connect(address: str | None, cpus: float | int) -> Any:
             with _asking_once():
                 ray.init(address=address, **quiet)
     return ray
+
+
+def _check_it_is_the_same(ray: Any, address: str | None) -> None:
+    joined = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", "local", joined):
+        with _said_clearly(address):
+            _reach(address)
+        raise ConfigError(
+            f"this process has joined the Ray at {joined!r} already, and cannot join {address!r}: "
+            "call ray.shutdown() first, or start another process"
+        )
 
 
 def _reach(address: str) -> None:

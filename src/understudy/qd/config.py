@@ -9,8 +9,7 @@ from understudy.algorithms.td3 import TD3Config
 
 # Of the DCRL authors' configuration of PGA-MAP-Elites; sources in docs/presets.md.
 _PUBLISHED = dict(critic_steps=3_000, policy_steps=150, policy_learning_rate=5e-3, batch_size=100)
-_POINT = dict(generation_size=128, hidden_sizes=(64, 64), activation="tanh", initialisation="he",
-              score_offset=-110.0)  # fmt: skip
+_POINT = dict(generation_size=128, hidden_sizes=(64, 64), initialisation="he", score_offset=-110.0)
 _WALKERS = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Ant-v5", "brax")
 
 
