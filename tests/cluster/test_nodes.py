@@ -50,8 +50,10 @@ def test_a_node_is_removed_in_mid_run(nodes):
         cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
         cluster.remove_node(other, allow_graceful=False)
 
-    cases.train(agent, STEPS, cases.once_at(STEPS // 2, strike))
-    cases.assert_counted_once(agent, STEPS)
+    cases.everyone_is_back(agent, within=60.0)  # from nowhere
+    begun = agent.steps
+    cases.train(agent, STEPS, cases.once_at(begun + STEPS // 2, strike))
+    cases.assert_counted_once(agent, begun + STEPS)
     assert len(before[0]) == 2  # they had been spread
     cases.everyone_is_back(agent)
     assert cases.crew_of(agent).replaced == 1

@@ -103,6 +103,7 @@ def test_a_collector_that_is_killed_changes_nothing(alone, tmp_path):
     troubled.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(42, "silent for too long: killed and replaced, its answers are not heard")
 def test_a_silent_collector_is_replaced(alone, tmp_path, monkeypatch):
     silent, leaps = tmp_path / "sleep", []
@@ -131,6 +132,7 @@ def test_collectors_that_cannot_be_had(alone):
     found.close()
 
 
+@pytest.mark.slow
 def test_an_environment_that_kills_every_process_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(playhouse, "LIVES", 1)
     troubled = make(partial(Swing, tmp_path, trouble_at(0, 0, "die")), two())

@@ -159,6 +159,7 @@ def stored_by(agent):
     return [int(rings[f"shard.{place}.stored"].sum()) for place in range(2)]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_unbroken_one(tmp_path):
     unbroken = make_agent(mode="sync")
     train(unbroken, 40)
@@ -210,6 +211,7 @@ def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, v
     agent.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(43, "a fragment or a State that Ray loses is sent again")
 def test_lost_objects_are_sent_again(ray, monkeypatch):
     workers, learner = ShardedWorkers(SETTING, CLUSTER), make_learner(SETTING)

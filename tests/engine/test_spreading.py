@@ -37,6 +37,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does(tmp_path):
     sys.path.insert(0, str(HERE))
     from spread_host import results
