@@ -131,8 +131,8 @@ def assert_counted_once(agent, steps):
 
 
 def everyone_is_back(agent, within=30.0):
-    """Train on, a fragment at a time, until all collectors deliver."""
+    """Train on, so much at a time that everyone is asked, until all collectors deliver."""
     begun, crew = time.monotonic(), crew_of(agent)
     while crew.alive < len(crew.posts):
         assert time.monotonic() - begun < within
-        train(agent, FRAGMENT)
+        train(agent, 4 * FRAGMENT)
