@@ -37,7 +37,7 @@ class Cluster:
     """The Ray cluster to join: "auto", or "host:port"; without one, Ray is started here."""
     fragment: int | None = None
     """Steps of its environments that a collector takes by one policy (default: as many as hold
-    whole blocks of updates, about 16; for rollouts their horizon)."""
+    whole blocks of updates, about 20; for rollouts their horizon)."""
     in_flight: int = 2
     """Fragments that a collector may be asked for at a time."""
     max_staleness: int | None = None
