@@ -4,20 +4,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests are mostly compilation, which leaves a second core idle: files are shared by two processes.
+# Processes that share the test files. Their work is mostly compilation, which uses one core each.
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# Ends every process of a test run and removes its temporary files, also after Ctrl-C.
+SUPERVISE := $(BIN)/python tests/supervise.py
+PYTEST := $(SUPERVISE) $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help .venv demo test test-slow lint format bench lock clean
+.PHONY: help .venv demo test test-fast test-slow lint format bench lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       train SAC on Pendulum-v1 (about a minute on two cores)"
-	@echo "make test       everything a change must pass: imports, style, tests"
-	@echo "make test-slow  learning runs and long fault runs"
-	@echo "make lint       ruff, pyright and the import contract"
+	@echo "make test       everything a change must pass: imports, style, types, tests"
+	@echo "make test-fast  the daily loop: no Ray, no processes, no MuJoCo, no Atari"
+	@echo "make test-slow  learning runs, long fault runs, full matrices"
+	@echo "make lint       ruff, the type checker and the import contract"
 	@echo "make format     let ruff mend what it can"
 	@echo "make bench      speed against the peers (they get an environment of their own)"
 	@echo "make lock       pin the dependencies anew in requirements.lock"
@@ -35,21 +39,22 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)
 	$(BIN)/understudy train
 
-test: $(STAMP)
-	$(BIN)/lint-imports
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+test: lint
+	$(PYTEST) -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 # The last -m wins over the one in pyproject.toml.
+test-fast: $(STAMP)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) \
+		-m "not slow and not ray and not processes and not mujoco and not atari"
+
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow --timeout 0 $(PYTEST_ARGS)
+	UNDERSTUDY_TEST_COMPILER=default $(PYTEST) -m slow --timeout 0 $(PYTEST_ARGS)
 
 lint: $(STAMP)
+	$(BIN)/lint-imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/basedpyright
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -8,20 +8,34 @@ checker has to be in place first.
 import gc
 import os
 import signal
+import sys
+import warnings
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+CACHE = REPOSITORY / ".jax_cache"
 
-# `setdefault`: whoever wants the tests on an accelerator says so in the environment.
+# `setdefault`: the environment may ask for an accelerator, or for other places.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# Most of the time of a test run is compilation, and most programs are the same as last time.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Most of the time of a test run is compilation. Without its optimisations XLA compiles for the CPU
+# three times as fast, and what is tested here is this library, not XLA. `make test-slow` runs what
+# XLA makes by default. A jaxlib that does not know one of these flags names it when it starts.
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
+    given = os.environ.get("XLA_FLAGS", "")
+    if QUICK not in given:  # a nested test run has inherited them
+        os.environ["XLA_FLAGS"] = f"{QUICK} {given}".strip()
+
+# Most programs are the same as in the last run, and many are the same as in another test.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A shell ignores SIGINT in what it starts in the background, and programs leave it at that.
@@ -33,17 +47,109 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("understudy", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("understudy")
 
-ENOUGH = 3 * 2**30  # bytes that a process of the test run may keep from one file to the next
+RAY_CORES = 4
+RAY_WARNINGS = (
+    "ignore::FutureWarning:ray",
+    "ignore::DeprecationWarning:ray",
+    "ignore::ResourceWarning",
+    "ignore:.*fork:RuntimeWarning",  # beside JAX's threads; Ray's forks are followed by exec
+)
+MOST_MEMORY = 3 * 2**29  # bytes of a test process beyond which compiled programs are dropped
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """The tests of a file run in one process, in their order, and so do all tests on Ray."""
+    for item in items:
+        group = str(item.path.relative_to(HERE))
+        if item.get_closest_marker("ray"):
+            group = "ray"
+            for warning in RAY_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Compiled programs add up to many gigabytes; those of a past file are seldom used again, and
-    found on disk if they are."""
+def drop_programs():
+    """Drop compiled programs after a file if memory has grown: they add up to many gigabytes, and
+    another file seldom needs them."""
     yield
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    if pages * os.sysconf("SC_PAGE_SIZE") > ENOUGH:
+    if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
         import jax
 
         jax.clear_caches()
         gc.collect()
+
+
+def start_ray():
+    """A small Ray whose processes can import the helpers of the cluster's tests."""
+    from understudy.cluster.connect import load_ray
+
+    ray = load_ray()
+    helpers = os.pathsep.join(str(HERE / folder) for folder in ("cluster", "envs", "faults"))
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("PYTHONPATH", helpers)
+        patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
+        ray.init(
+            address="local",
+            num_cpus=RAY_CORES,
+            object_store_memory=80_000_000,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    return ray
+
+
+@pytest.fixture(scope="session")
+def ray():
+    """One Ray for all tests that are marked so; they close what they start on it."""
+    module = start_ray()
+    yield module
+    module.shutdown()
+
+
+@pytest.fixture
+def without_ray(ray):
+    """Ray is not there during this test."""
+    ray.shutdown()
+    yield
+    start_ray()
+
+
+# -- which tests start processes ----------------------------------------------------------------
+
+EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
+MAY_START = ("processes", "ray", "slow")  # markers
+_started: list[str] = []
+_start = BaseProcess.start
+
+
+def _start_and_note(self):
+    _started.append("multiprocessing")
+    _start(self)
+
+
+BaseProcess.start = _start_and_note
+sys.addaudithook(lambda event, _: _started.append(event) if event in EVENTS else None)
+
+
+def _refuse_processes(item):
+    _started.clear()
+    result = yield
+    if _started and not any(map(item.get_closest_marker, MAY_START)):
+        pytest.fail(f"it starts a process ({_started[0]}): mark it with one of {MAY_START}")
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """A test without a marker that allows it starts no process: `make test-fast` relies on it."""
+    return (yield from _refuse_processes(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    return (yield from _refuse_processes(item))

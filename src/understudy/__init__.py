@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from understudy.agent.illumination import PGAME, MAPElites
     from understudy.agent.repertoire import Repertoire
     from understudy.algorithms.a2c import A2CConfig
+    from understudy.algorithms.addons import action_penalty, kl_to_reference
     from understudy.algorithms.ddpg import DDPGConfig
     from understudy.algorithms.ddqn import DDQNConfig
     from understudy.algorithms.mpo import MPOConfig

@@ -28,7 +28,7 @@ _HOME = {
     "to_real": "spaces",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
