@@ -21,9 +21,9 @@ DEATHS = {
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: os._exit(3),
-    "hang": lambda: time.sleep(600),
-    "slow": lambda: time.sleep(1.5),
+    "hang": lambda: time.sleep(3_600),
 }
+UNTIL = "until "  # and a path: a step that ends when there is such a file
 OBSERVATIONS = {"nan": np.nan, "inf": -np.inf, "absurd": 1e30, "too large": -1e300}
 REWARDS = {"reward nan": np.nan, "reward inf": np.inf, "absurd reward": -1e30}
 
@@ -70,6 +70,8 @@ class FaultEnv(gymnasium.Env):
             raise ZeroDivisionError("the simulator fell over")
         if fault in DEATHS:
             DEATHS[fault]()
+        while fault.startswith(UNTIL) and not os.path.exists(fault.removeprefix(UNTIL)):
+            time.sleep(0.01)
         observation = self._observe(OBSERVATIONS.get(fault, 0.0))
         if fault == "shape":
             observation = observation[:3]

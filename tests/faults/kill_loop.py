@@ -1,15 +1,16 @@
-"""Kills a process that saves checkpoints, at random instants, and looks at what is left.
+"""Kills a process that saves checkpoints, at chosen instants, and looks at what is left.
 
-Run as a script, without JAX: `kill_loop.py DIRECTORY TIMES`. After every kill the newest good
-checkpoint must be the last one whose saving was reported, or the one that was being saved.
+Run as a script, without JAX: `kill_loop.py DIRECTORY TIMES`. The process kills itself when it comes
+to the n-th line of code of a save: one checkpoint is written, another replaced, an old one pruned.
+The n are spread evenly over all lines, so that nothing depends on the speed of the machine. After
+every kill the newest good checkpoint must be the one from before, or the one that was being saved.
 """
 
 import os
-import random
+import shutil
 import signal
-import struct
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,61 +19,85 @@ from understudy.runs import checkpoint
 
 assert "jax" not in sys.modules
 
-
-def save_for_ever(run: Path, first: int, reports: int) -> None:
-    for steps in range(first, first + 10**9):
-        ring = np.full(20_000, steps, np.int64)
-        groups = {"learner": {"w": ring[:100].astype(np.float32)}, "world": {"ring": ring}}
-        checkpoint.write(checkpoint.place_of(run, steps), groups, {"steps": steps})
-        checkpoint.write(run / "best", groups, {"steps": steps})  # replaced in its place
-        checkpoint.prune(run, keep=2)
-        os.write(reports, struct.pack("q", steps))
+FILES = {module.__file__ for module in (checkpoint, shutil, tempfile)}
 
 
-def last_report(reports: int) -> int | None:
-    data = b""
-    while chunk := os.read(reports, 1 << 16):
-        data += chunk
-    return struct.unpack("q", data[-8:])[0] if data else None
+def save(run: Path, steps: int) -> None:
+    ring = np.full(20_000, steps, np.int64)
+    groups = {"learner": {"w": ring[:100].astype(np.float32)}, "world": {"ring": ring}}
+    checkpoint.write(checkpoint.place_of(run, steps), groups, {"steps": steps})
+    checkpoint.write(run / "best", groups, {"steps": steps})  # replaced in its place
+    checkpoint.prune(run, keep=2)
 
 
-def kill_once(run: Path, before: dict[str, int]) -> dict[str, int]:
-    """Gives the newest step that could be read back, of the run and of its `best`."""
-    ours, theirs = os.pipe()
+def save_and_die(run: Path, steps: int, line: int) -> None:
+    """Save, and kill this process at that line of it, counted from 1."""
+    left = line
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename not in FILES:
+            return None
+        left -= event == "line"
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    save(run, steps)
+
+
+def kill_at(run: Path, steps: int, line: int) -> bool:
+    """In a process of its own; whether it was killed, rather than finished."""
     child = os.fork()
     if child == 0:
-        os.close(ours)
-        save_for_ever(run, before["."] + 1, theirs)
-    os.close(theirs)
-    time.sleep(random.uniform(0.0, 0.05))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    reported = last_report(ours)
-    os.close(ours)
-    after = {}
-    for name, known in before.items():
-        expected, place = known if reported is None else reported, run / name
-        if expected == 0 and not checkpoint.candidates(place):
-            after[name] = 0  # killed before the first one of all
-            continue
-        stored = checkpoint.read_newest(place)
-        after[name] = steps = stored.manifest["steps"]
-        assert expected <= steps <= (before["."] if reported is None else reported) + 1
-        assert (stored.groups["world"]["ring"] == steps).all()
-    checkpoint.tidy(run)
-    left = list(run.rglob("*.tmp"))
-    assert not left, left
-    return after
+        save_and_die(run, steps, line)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    return os.WIFSIGNALED(status)
+
+
+def lines_of_a_save(run: Path) -> int:
+    """Of one that has a checkpoint to prune."""
+    for steps in (1, 2):
+        save(run, steps)
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        count += event == "line" and frame.f_code.co_filename in FILES
+        return trace if frame.f_code.co_filename in FILES else None
+
+    sys.settrace(trace)
+    save(run, 3)
+    sys.settrace(None)
+    return count
+
+
+def found(place: Path) -> int:
+    """The step of the newest good checkpoint; 0 if none was ever written."""
+    if not checkpoint.candidates(place):
+        return 0
+    stored = checkpoint.read_newest(place)
+    steps = stored.manifest["steps"]
+    assert (stored.groups["world"]["ring"] == steps).all()
+    return steps
 
 
 def main() -> None:
-    run, times = Path(sys.argv[1]), int(sys.argv[2])
-    random.seed(0)
-    newest = {".": 0, "best": 0}
-    for _ in range(times):
-        newest = kill_once(run, newest)
-    assert newest["."] > times, "it was killed too early to have saved anything"
-    print(f"{times} of {times} restarts loaded; {newest['.']} checkpoints were written")
+    directory, times = Path(sys.argv[1]), int(sys.argv[2])
+    lines, run, newest, best = lines_of_a_save(directory / "whole"), directory / "run", 0, 0
+    for number in range(times):
+        before = newest, best
+        assert kill_at(run, newest + 1, 1 + number * lines // times), "it finished"
+        newest, best = found(run), found(run / "best")
+        assert before[0] <= newest <= before[0] + 1, (before, newest)
+        assert best in (before[1], before[0] + 1), (before, best)
+        checkpoint.tidy(run)
+        assert not list(run.rglob("*.tmp"))
+    assert newest > times // 4 and best > times // 4, "most kills came before anything was saved"
+    print(f"{times} of {times} restarts loaded; {newest} checkpoints were written")
 
 
 main()
