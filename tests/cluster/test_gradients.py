@@ -1,8 +1,11 @@
 """Gradient workers on a real Ray: as one process, whatever becomes of them."""
 
+import itertools
+import math
 import os
 import signal
-import warnings
+import sys
+import types
 from dataclasses import replace
 from functools import cache
 
@@ -10,41 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cluster_cases import kill, wait_for_death
 from shared_updates import close, in_one_process, make_experience, make_learner, make_setting
 
 from understudy.algorithms.sac import SAC
 from understudy.cluster import crew
 from understudy.cluster.config import Cluster
-from understudy.cluster.connect import load_ray
 from understudy.cluster.gradients import GradientWorkers, check
 from understudy.types import ConfigError, UnderstudyError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 
 KINDS = {"sac": {}, "ddqn": dict(prioritised=True, target_update_interval=5)}
 UPDATES = 100
 TWO = dict(gradient_workers=2, cpus_each=0.5, patience=60.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray():
-    module = load_ray()
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of forks beside JAX
-        patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
-        module.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=80_000_000,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    yield module
-    module.shutdown()
 
 
 @cache
@@ -82,8 +64,7 @@ def test_a_hundred_updates_are_those_of_one_process(ray):
     actors = [worker.actor for worker in workers._crew.workers]
     workers.close()
     for actor in actors:
-        with pytest.raises(ray.exceptions.RayActorError):
-            ray.get(actor.pid.remote(), timeout=30)
+        wait_for_death(ray, actor)
 
 
 def test_priorities_are_those_of_one_process(of_ddqn):
@@ -117,9 +98,18 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
 )
 def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, 10)
-    sleeper = of_ddqn._crew.workers[0].pid
-    monkeypatch.setattr(of_ddqn._crew, "_patience", 3.0)
-    monkeypatch.setattr(of_ddqn._crew._ray, "kill", lambda actor: None)  # it cannot be reached
+    crew_, hand_out = of_ddqn._crew, of_ddqn._crew._hand_out
+    sleeper = crew_.workers[0].pid
+
+    def hand_out_long_ago():
+        """As if patience with the sleeper had passed, and with no other worker."""
+        hand_out()
+        for worker in crew_.workers:
+            if worker.pid == sleeper:
+                worker.since = -math.inf
+
+    monkeypatch.setattr(crew_, "_hand_out", hand_out_long_ago)
+    monkeypatch.setattr(crew_._ray, "kill", lambda actor: None)  # it cannot be reached
     os.kill(sleeper, signal.SIGSTOP)
     try:
         learner, experience = of_ddqn.learn(learner, experience, 10, 20)
@@ -128,7 +118,7 @@ def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     learner, experience = of_ddqn.learn(learner, experience, 30, UPDATES - 30)
     assert_as_one_process("ddqn", learner, experience)
     assert of_ddqn.facts()["gradient_workers_replaced"] == 1
-    os.kill(sleeper, signal.SIGKILL)
+    kill(sleeper)
 
 
 @pytest.mark.fault(43, "a full object store is tried again, a lost object is sent again")
@@ -165,12 +155,13 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
 @pytest.mark.fault(44, "a gradient of a State that is too old is dropped and counted")
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     setting = case("ddqn")[0]
-    # While one of them compiles, the other may do them all.
-    workers = GradientWorkers(setting, Cluster(**TWO, gradient_mode="async", max_staleness=25))
+    workers = GradientWorkers(setting, Cluster(**TWO, gradient_mode="async"))
+    monkeypatch.setattr(workers._crew, "next", _in_order(workers._crew.next))
     before, ring = given("ddqn")
     learner, experience = workers.learn(before, ring, 0, 20)
     facts = workers.facts()
-    assert 0 < facts["gradient_staleness"] <= facts["gradient_staleness_max"] < 20
+    # Two are under way at any time: each but the first finds one update made since it began.
+    assert facts["gradient_staleness"] == 19 / 20 and facts["gradient_staleness_max"] == 1
     assert facts["gradients_dropped"] == 0
     learner, experience = workers.learn(learner, experience, 20, 5)
     assert list(learner.state.updates) == [25]
@@ -178,7 +169,7 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     moved = zip(*(jax.tree.leaves(one.state.critic) for one in (before, learner)), strict=True)
     assert not any(np.array_equal(old, new) for old, new in moved)
     assert not np.array_equal(learner.state.key, before.state.key)
-    assert workers.facts()["gradient_staleness"] > 0
+    assert workers.facts()["gradient_staleness"] == 1
     workers._most_stale = -1  # however fresh
     monkeypatch.setattr(workers, "_draw", _stop_after(workers._draw, 4))
     with pytest.raises(StopIteration):
@@ -186,6 +177,20 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     dropped = workers.facts()
     assert dropped["gradients_dropped"] == 4 and "gradient_staleness" not in dropped
     workers.close()
+
+
+def _in_order(answer):
+    """Answers in the order of their tasks, however long a worker takes."""
+    arrived, numbers = {}, itertools.count(1)
+
+    def in_order():
+        wanted = next(numbers)
+        while wanted not in arrived:
+            number, gradient = answer()
+            arrived[number] = gradient
+        return wanted, arrived.pop(wanted)
+
+    return in_order
 
 
 def _stop_after(draw, times):
@@ -208,8 +213,11 @@ def test_rollouts_and_their_minibatches(ray):
     close(got.state, want.state)
 
 
-def _unknown_to_workers(actor, batch, key):
-    """They cannot import this module, which is no part of a package."""
+def _unknown_to_workers():
+    """A function of a module that only this process has."""
+    module = sys.modules["only_here"] = types.ModuleType("only_here")
+    exec("def addon(actor, batch, key): ...", vars(module))
+    return module.addon
 
 
 def _known_to_workers():
@@ -223,7 +231,7 @@ def _known_to_workers():
     ("addon", "error", "words"),
     [
         (_known_to_workers(), ConfigError, "^this add-on is broken"),
-        (_unknown_to_workers, UnderstudyError, "cannot start: ModuleNotFoundError"),
+        (_unknown_to_workers(), UnderstudyError, "cannot start: ModuleNotFoundError"),
     ],
 )
 def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):

@@ -7,16 +7,13 @@ import pytest
 
 from understudy.cluster.connect import load_ray
 
-pytestmark = [
-    *cases.RAYS_WARNINGS,
-    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # a node starts beside JAX
-]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 STEPS = 200
 DAEMON = dict(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False)
 
 
 @pytest.fixture
-def nodes(monkeypatch):
+def nodes(without_ray, monkeypatch):
     """The driver's own node, and another that has room for a second collector."""
     ray = load_ray()
     monkeypatch.setenv("PYTHONPATH", str(cases.HERE))
@@ -50,7 +47,7 @@ def test_a_node_is_removed_in_mid_run(nodes):
         cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
         cluster.remove_node(other, allow_graceful=False)
 
-    cases.everyone_is_back(agent, within=60.0)  # from nowhere
+    cases.everyone_is_back(agent)  # from nowhere
     begun = agent.steps
     cases.train(agent, STEPS, cases.once_at(begun + STEPS // 2, strike))
     cases.assert_counted_once(agent, begun + STEPS)

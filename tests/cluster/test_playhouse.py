@@ -5,7 +5,6 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
-import cluster_cases as cases
 import jax
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from understudy.envs.guard import Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.types import ConfigError, EnvironmentError, UnderstudyError
 
-pytestmark = cases.RAYS_WARNINGS
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 
 SIZE = 5
 SETTINGS = dict(generation_size=SIZE, grid=(4, 4), hidden_sizes=(8,), critic_hidden_sizes=(8,),
@@ -28,12 +27,6 @@ UPRIGHT = us.Descriptor(angle, (-1.0, -1.0), (1.0, 1.0))
 QUIET = dict(progress=False, run=us.QDRunConfig(reevaluation_episodes=2))
 PATIENCE = 20.0
 LATE = 103  # a step after the first portion has been told
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray():
-    with cases.small_ray(num_cpus=3) as module:
-        yield module
 
 
 def make(env=Swing, cluster=None, **others):
@@ -125,8 +118,8 @@ def test_a_silent_collector_is_replaced(alone, tmp_path, monkeypatch):
 
 @pytest.mark.fault(40, "none to be had within patience: a clear error, and the run can go on")
 def test_collectors_that_cannot_be_had(alone):
-    found = make(cluster=two(patience=1.0, cpus_each=2.0))
-    with pytest.raises(UnderstudyError, match=r"within 1 s: 2 collectors need 4 cores.* has 3"):
+    found = make(cluster=two(patience=1.0, cpus_each=3.0))
+    with pytest.raises(UnderstudyError, match=r"within 1 s: 2 collectors need 6 cores.* has 4"):
         found.illuminate(SIZE, **QUIET)
     assert found.evaluations == 0
     found.close()

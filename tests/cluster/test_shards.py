@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cluster_cases import RAYS_WARNINGS, small_ray
+from cluster_cases import wait_for_death
 from shared_updates import LANES, close, make_learner, make_setting
 
 import understudy as us
@@ -26,7 +25,7 @@ from understudy.engine.updates import Ready, finish, ready
 from understudy.errors import CheckpointError, ClusterError
 from understudy.types import ConfigError
 
-pytestmark = RAYS_WARNINGS
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 SHARDED = dict(gradient_workers=2, collectors=2, cpus_each=0.5, replay="sharded")
 CLUSTER, ENVS, MEMBERS = Cluster(**SHARDED), LANES // 2, 2
 LEARNING_FROM, SIZE, STEPS = 20, 4_000, 160
@@ -35,12 +34,6 @@ CONFIG = us.SACConfig(
     min_buffer_size=LEARNING_FROM,
 )  # fmt: skip
 RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray():
-    with small_ray() as module:
-        yield module
 
 
 SETTING = make_setting("ddqn", members=MEMBERS, target_update_interval=5)
@@ -189,23 +182,23 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
 @pytest.mark.fault(39, "a gradient worker that keeps replay is replaced; only its part is lost")
 @pytest.mark.parametrize(("gradient_mode", "victims"), [("sync", (0, 1)), ("async", (0,))])
 def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, victims):
-    agent, struck = make_agent(gradient_mode=gradient_mode), {}
+    # In rounds: both collectors deliver before and after the blow.
+    agent, struck = make_agent(mode="sync", gradient_mode=gradient_mode), {}
     workers = workers_of(agent).workers
 
     def strike(facts):
         if not struck and facts["time/total_steps"] >= 60:
             for place in victims:
                 struck[place] = workers[place].actor
-                os.kill(ray.get(workers[place].actor.pid.remote()), signal.SIGKILL)
+                os.kill(ray.get(struck[place].pid.remote()), signal.SIGKILL)
+                wait_for_death(ray, struck[place])
 
-    begun = time.monotonic()
     train(agent, STEPS, strike)
     position = agent._ensure_trainer().position
     assert agent.steps == STEPS and position.updates == STEPS - LEARNING_FROM
-    assert time.monotonic() - begun < 60
     for place in victims:
         assert workers[place].actor is not struck[place]
-        assert ray.get(workers[place].actor.pid.remote(), timeout=30) > 0
+        assert ray.get(workers[place].actor.pid.remote()) > 0
     stored = stored_by(agent)
     assert min(stored) > 0 and sum(stored) <= STEPS - 20
     agent.close()

@@ -10,13 +10,11 @@ import pytest
 from cluster_cases import (
     FRAGMENT,
     LEARNING_FROM,
-    RAYS_WARNINGS,
     RUN,
     SMALL,
     assert_counted_once,
     lanes_of,
     sac,
-    small_ray,
     train,
 )
 
@@ -24,15 +22,9 @@ import understudy as us
 from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError
 
-pytestmark = RAYS_WARNINGS
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 ODD = 205  # steps: no whole number of fragments
 A2C = dict(hidden_sizes=(8,), horizon=5, normalise_observations=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray():
-    with small_ray() as module:
-        yield module
 
 
 def bits(agent):

@@ -16,7 +16,7 @@ from understudy.types import ConfigError, EnvironmentError
 ROWS, STEPS = 3, 12
 SEEDS = EpisodeSeeds(4, ROWS)
 ZERO = np.zeros((ROWS, 2), np.float32)
-KINDS = ["serial", "processes"]
+KINDS = ["serial", pytest.param("processes", marks=pytest.mark.processes)]
 DROP = Guard(non_finite="drop")
 
 
@@ -248,6 +248,7 @@ def test_a_policy_that_emits_nan_steps_nothing(make, kind):
     assert envs.step(ZERO).next_observation[:, 2].tolist() == [1, 1, 1]
 
 
+@pytest.mark.processes
 def test_workers_and_this_process_fail_alike(make):
     plan = {
         0: {SEEDS(0, 0): (2, "raise"), SEEDS(0, 2): (0, "raise once")},
@@ -255,7 +256,7 @@ def test_workers_and_this_process_fail_alike(make):
         2: {SEEDS(2, 1): (3, "reward inf"), SEEDS(2, 2): (1, "too large")},
     }
     results = []
-    for kind in KINDS:
+    for kind in ("serial", "processes"):
         envs = make(kind, plan, DROP)
         first, steps = play(envs, 20)
         results.append((first, steps, envs.episodes.tolist(), dict(envs.faults)))

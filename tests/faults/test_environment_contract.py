@@ -133,10 +133,8 @@ def test_an_endless_episode_takes_no_memory():
 
 @pytest.mark.fault(14, "episode statistics are absent, not wrong")
 def test_an_endless_episode_has_no_statistics(monkeypatch, caplog):
-    config = us.SACConfig(
-        hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
-    )
-    agent, told = us.SAC(Endless, config), []
+    config, told = us.A2CConfig(hidden_sizes=(8,), horizon=5), []
+    agent = us.A2C(Endless, config, num_envs=1)
     monkeypatch.setattr(playing, "MOST_STEPS", 30)
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
     agent.train(40, run=run, observers=(lambda facts: told.append(dict(facts)),), progress=False)

@@ -17,7 +17,8 @@ from understudy.types import ArraySpec, Continuous, Spec, Transition
 
 SPEC = Spec(ArraySpec((1,)), Continuous((-1.0,), (1.0,), (1,)))
 GAMMA = 0.5
-ONE = jnp.float32(1.0)
+ONE = np.float32(1.0)
+ADD_TO_RING, ADD_TO_ROLLOUT = jax.jit(ring.add), jax.jit(rollout.add)
 
 
 class Ends(gymnasium.Env):
@@ -50,15 +51,14 @@ def transitions(envs, count):
         action = np.zeros((envs.num_envs, envs.spec.action.size), np.float32)
         step = envs.step(action)
         facts = (observation, action, step.reward, step.terminated, step.last)
-        yield Transition(*map(jnp.asarray, (*facts, step.next_observation))), step.valid
+        yield Transition(*map(np.array, (*facts, step.next_observation))), step.valid
         observation = step.observation
 
 
 def sampled(store, n_step):
     """next observation → all pairs (reward, discount) that lead to it, of everything in a ring."""
-    batch, _ = ring.sample(
-        store, jax.random.PRNGKey(0), 256, gamma=jnp.float32(GAMMA), reward_scale=ONE, n_step=n_step
-    )
+    draw = jax.jit(partial(ring.sample, batch_size=256, n_step=n_step))
+    batch, _ = draw(store, jax.random.PRNGKey(0), gamma=np.float32(GAMMA), reward_scale=ONE)
     facts = zip(batch.reward.tolist(), batch.discount.tolist(), strict=True)
     found = defaultdict(set)
     for seen, pair in zip(batch.next_observation.tolist(), facts, strict=True):
@@ -69,8 +69,8 @@ def sampled(store, n_step):
 def collected(steps, horizon):
     store = rollout.create(SPEC, horizon, 1)
     for step, valid in steps:
-        store = rollout.add(store, step, jnp.asarray(valid))
-    return rollout.trajectory(store, gamma=jnp.float32(GAMMA), reward_scale=ONE)
+        store = ADD_TO_ROLLOUT(store, step, np.array(valid))
+    return jax.jit(rollout.trajectory)(store, gamma=np.float32(GAMMA), reward_scale=ONE)
 
 
 @pytest.mark.fault(12, "terminated, truncated, both, at the first step: the exact discount (ring)")
@@ -78,7 +78,7 @@ def collected(steps, horizon):
 def test_discounts_from_the_ring(n_step):
     store = ring.create(SPEC, 8, 1)
     for step, valid in transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5):
-        store = ring.add(store, step, jnp.asarray(valid))
+        store = ADD_TO_RING(store, step, np.array(valid))
     # Terminated and truncated at once is terminated; only truncated bootstraps from its own next
     # observation.
     want = {(1.0,): {(1.0, 0.0)}, (2.0,): {(2.0, GAMMA)}, (3.0,): {(4.0, 0.0)}}
@@ -91,7 +91,8 @@ def test_discounts_from_the_ring(n_step):
 
 @pytest.mark.fault(12, "the same for a rollout, with resets in its middle")
 def test_discounts_from_a_rollout():
-    steps = collected(transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5), horizon=5)
+    seen = transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5)
+    steps = jax.device_get(collected(seen, horizon=5))
     assert steps.discount[:, 0].tolist() == [0.0, GAMMA, 0.0, GAMMA, GAMMA]
     assert steps.last[:, 0].tolist() == [True, True, True, False, True]
     assert steps.next_observation[:, 0, 0].tolist() == [1, 2, 3, 4, 5]
@@ -108,7 +109,7 @@ def test_a_cut_episode_is_not_bridged_in_the_ring():
     spec, (first, second) = envs.spec, (CUT_SEEDS(0, number) % 997 for number in (0, 1))
     store = ring.create(spec, 8, 1)
     for step, valid in transitions(envs, 5):
-        store = ring.add(store, step, jnp.asarray(valid))
+        store = ADD_TO_RING(store, step, np.array(valid))
     envs.close()
     # Each step gives −1; there are two good ones of each episode, before and after the cut.
     both = {(-1 - GAMMA, GAMMA**2), (-1.0, GAMMA)}
@@ -119,9 +120,9 @@ def test_a_cut_episode_is_not_bridged_in_the_ring():
 
 @pytest.mark.fault(1, "nor do advantages cross the cut in a rollout")
 def test_a_cut_episode_is_not_bridged_in_a_rollout():
-    row, no = jnp.zeros((1, 1)), jnp.array([False])
+    row, no = np.zeros((1, 1), np.float32), np.array([False])
     rows = [
-        (Transition(row, row, jnp.array([reward]), no, jnp.array([last]), row), np.array([valid]))
+        (Transition(row, row, np.float32([reward]), no, np.array([last]), row), np.array([valid]))
         for reward, last, valid in [
             (1.0, False, True),
             (2.0, False, True),
@@ -129,9 +130,10 @@ def test_a_cut_episode_is_not_bridged_in_a_rollout():
             (4.0, False, True),
         ]
     ]
-    told = collected(rows, horizon=4)
+    told = jax.device_get(collected(rows, horizon=4))
     assert told.last[:, 0].tolist() == [False, True, True, False]
     assert told.valid[:, 0].tolist() == [True, True, False, True]
     zero = jnp.zeros((4, 1))
-    advantage = gae(told.reward, told.discount, told.last, zero, zero, jnp.float32(GAMMA))
+    steps = told.reward, told.discount, told.last
+    advantage = np.asarray(jax.jit(gae)(*steps, zero, zero, np.float32(GAMMA)))
     assert advantage[:2, 0].tolist() == [1 + GAMMA * 2, 2.0]

@@ -10,6 +10,8 @@ from resume_cases import STEADY, assert_same_to_the_bit, make
 
 import understudy as us
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).parent
 VICTIM = """
 import os, sys
@@ -26,12 +28,13 @@ make({kind!r}, {env!r}, num_seeds={seeds}, num_envs=2).train(
 """
 CASES = [
     ("SAC", "Pendulum-v1", 1, signal.SIGKILL),
-    ("DDQN", "jax:CartPole-v1", 4, signal.SIGTERM),
+    ("A2C", "jax:CartPole-v1", 2, signal.SIGTERM),
 ]
 LONG_CASES = [
     ("SAC", "jax:Pendulum-v1", 4),
+    ("DDQN", "jax:CartPole-v1", 4),
     ("A2C", "CartPole-v1", 4),
-    ("TD3", "Hopper-v5", 1),
+    pytest.param("TD3", "Hopper-v5", 1, marks=pytest.mark.mujoco),
     ("MPO", "Pendulum-v1", 1),
     ("DDPG", "jax:Pendulum-v1", 1),
 ]

@@ -7,9 +7,11 @@ import pytest
 import understudy as us
 from understudy.runs.loggers import Guarded, TensorBoard, open_loggers
 
-CONFIG = us.SACConfig(
-    hidden_sizes=(8,), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
-)
+
+@pytest.fixture(scope="module")
+def agent():
+    """Every test that uses it trains it further."""
+    return us.A2C("jax:CartPole-v1", us.A2CConfig(hidden_sizes=(8,), horizon=5), num_envs=1)
 
 
 class Tracker:
@@ -39,10 +41,9 @@ class Tracker:
 
 @pytest.mark.fault(35, "one warning, training continues")
 @pytest.mark.parametrize("broken", [("open",), ("log",), ("close",), ("log", "close")])
-def test_a_broken_tracker_costs_one_warning(caplog, broken):
+def test_a_broken_tracker_costs_one_warning(agent, caplog, broken):
     good = Tracker()
     pair = open_loggers([Tracker(*broken), good], None, {}, "")
-    agent = us.SAC("jax:Pendulum-v1", CONFIG)
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
     with caplog.at_level(logging.WARNING), pair[0] as first, pair[1] as second:
         summary = agent.train(60, run=run, observers=(first, second), progress=False)

@@ -120,6 +120,7 @@ def untroubled():
     return states
 
 
+@pytest.mark.processes
 @pytest.mark.fault(
     48, "a worker killed in an evaluation is replaced, its policies are evaluated again"
 )

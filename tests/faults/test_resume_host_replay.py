@@ -12,7 +12,12 @@ MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2)
     ("kind", "env", "settings"),
     [
         ("DDQN", Picture, dict(replay_storage="host", frame_stack=3, num_seeds=2)),
-        ("TD3", Walk, dict(replay_storage="disk", num_envs=2, update_every=4)),
+        pytest.param(
+            "TD3",
+            Walk,
+            dict(replay_storage="disk", num_envs=2, update_every=4),
+            marks=pytest.mark.slow,
+        ),
         ("SAC", Walk, MEMORY | dict(replay_storage="disk", num_envs=2)),
     ],
     ids=["images", "vectors", "sequences"],

@@ -18,10 +18,10 @@ def slow(*case):
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
-        ("SAC", PENDULUM, MEMORY | dict(memory="gru")),
+        slow("SAC", PENDULUM, MEMORY | dict(memory="gru")),
         slow("SAC", f"jax:{PENDULUM}", MEMORY | dict(memory="gru")),
         ("A2C", f"jax:{CART}", dict(memory="lstm", memory_size=4)),
-        ("DDQN", CART, MEMORY | PRIORITISED | dict(memory="lstm", num_envs=2)),
+        slow("DDQN", CART, MEMORY | PRIORITISED | dict(memory="lstm", num_envs=2)),
         slow("A2C", CART, dict(memory="lstm", memory_size=4, num_envs=3)),
         slow("DDQN", f"jax:{CART}", MEMORY | PRIORITISED | dict(memory="gru")),
         slow("DDPG", PENDULUM, MEMORY | dict(memory="gru")),
@@ -38,11 +38,12 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
-        ("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
+        # Replay with memory; stacks of pictures: also in test_resume_host_replay.py.
+        ("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
+        slow("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
         slow("TD3", Both, dict(encoder_features=8)),
         slow("DDQN", Switches, {}),
         slow("A2C", Picture, dict(frame_stack=3, encoder_features=8, num_envs=2)),
-        slow("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
         slow("SAC", Both, MEMORY | dict(memory="lstm", encoder_features=8, num_envs=2)),
         slow("A2C", Switches, {}),
     ],

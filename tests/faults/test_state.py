@@ -10,10 +10,9 @@ from understudy.types import CheckpointError, ConfigError
 
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
 
-# The others run with the long tests; that they repeat themselves, test_resume.py shows as well.
+# The others run with the long tests; tests/engine/test_members.py shows it of SAC and TD3 as well.
 QUICK_AND_SLOW = [
-    kind if kind in ("A2C", "TD3") else pytest.param(kind, marks=pytest.mark.slow)
-    for kind in CONFIGS
+    kind if kind == "A2C" else pytest.param(kind, marks=pytest.mark.slow) for kind in CONFIGS
 ]
 
 
@@ -37,7 +36,10 @@ def test_a_seed_is_a_run(tmp_path, kind):
 
 
 @pytest.mark.fault(31, "every array of the State changes in training and comes back from disk")
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(
+    "kind",  # a State of DDPG has the arrays of TD3's
+    [pytest.param(kind, marks=pytest.mark.slow) if kind == "DDPG" else kind for kind in CONFIGS],
+)
 def test_every_leaf_changes_and_comes_back(tmp_path, kind):
     agent = make(kind, NATIVE[kind])
     before = arrays_of(agent, tmp_path / "before")[0]["learner"]
@@ -72,6 +74,7 @@ def test_the_evaluation_of_a_loaded_agent_is_the_same(tmp_path):
     assert us.load(tmp_path / "a").evaluate(3) == agent.evaluate(3)
 
 
+@pytest.mark.slow  # in the default run: the test of this fault in tests/test_agent.py
 @pytest.mark.fault(32, "without its experience a run goes on only when asked, after refilling")
 @pytest.mark.parametrize("env", ["jax:Pendulum-v1", "Pendulum-v1"])
 def test_without_its_experience(tmp_path, env):

@@ -18,7 +18,7 @@ ENV = "jax:Pendulum-v1"
 SCRIPT = """
 import sys; sys.path.insert(0, {here!r})
 from resume_cases import QUICK, make
-print(make("TD3", "Pendulum-v1").train(60, run=QUICK, progress=False).steps)
+print(make("A2C", "CartPole-v1").train(60, run=QUICK, progress=False).steps)
 """
 
 
@@ -66,13 +66,14 @@ def test_an_observer_that_raises(tmp_path):
         if facts["time/total_steps"] == 90:
             raise ZeroDivisionError("mine")
 
-    agent = make("TD3", ENV)
+    agent = make("A2C", "jax:CartPole-v1")
     with pytest.raises(ZeroDivisionError, match="mine"):
         agent.train(400, run=STEADY, run_dir=tmp_path, observers=(broken,), progress=False)
     assert us.load(tmp_path).steps == 90
     assert checkpoint.numbered(tmp_path)[-1].name == "000000000090"
 
 
+@pytest.mark.processes
 @pytest.mark.fault(38, "spawned and forked processes train")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_in_a_process_of_another(method):
@@ -90,6 +91,7 @@ def test_in_a_process_of_another(method):
     assert done.returncode == 0 and done.stdout.split() == ["60"], done.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output that is no file")
 def test_in_a_notebook():
     inner = SCRIPT.format(here=str(Path(__file__).parent)).replace(

@@ -5,11 +5,7 @@ import pytest
 
 import understudy as us
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.usefixtures("ray")]
 RUN = us.RunConfig(log_every=5_000, evaluate_every=0, evaluation_episodes=1)
 CASES = [  # with the lines of the single process
     ("SAC", "Pendulum-v1", 20_000, -170, us.Cluster(2, cpus_each=0.5)),
