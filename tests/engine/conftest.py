@@ -15,9 +15,7 @@ from understudy.engine.trainer import Setting
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
 
-SMALL = dict(
-    hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
-)
+SMALL = dict(hidden_sizes=(8,), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
 
 
 def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, **settings):
@@ -32,8 +30,7 @@ def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, **settings
     return HostTrainer(setting, source.make_host(num_seeds * num_envs, seeds))
 
 
-@pytest.fixture
-def make_trainer():
+def _make_and_close():
     made = []
 
     def make(*arguments, **settings):
@@ -43,3 +40,14 @@ def make_trainer():
     yield make
     for trainer in made:
         trainer.close()
+
+
+@pytest.fixture
+def make_trainer():
+    yield from _make_and_close()
+
+
+@pytest.fixture(scope="module")
+def make_shared_trainer():
+    """For trainers that several tests of a file read."""
+    yield from _make_and_close()

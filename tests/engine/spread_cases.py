@@ -1,4 +1,8 @@
-"""Cases for a process with eight devices: `test_spreading.py` runs them in one."""
+"""Cases for a process with eight devices: `test_spreading.py` runs them in one.
+
+The default run covers rows of native replay, rollouts of the host loop in minibatches, where native
+members lie, and members of the host loop whose settings and weights are set.
+"""
 
 import jax
 import numpy as np
@@ -38,27 +42,24 @@ def assert_equal(one, other, tolerance=0.0):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+def slow(case, /, **settings):
+    return pytest.param(settings, id=case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         pytest.param(dict(name="sac", env="jax:Pendulum-v1", **REPLAY), id="replay on devices"),
-        pytest.param(
-            dict(name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITISED), id="prioritised replay"
-        ),
-        pytest.param(
-            dict(name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
-            id="replay of the host",
-        ),
-        pytest.param(dict(name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY), id="sequences"),
-        pytest.param(dict(name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT), id="rollouts"),
+        slow("prioritised replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITISED),
+        slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
+        slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
+        slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
         pytest.param(
             dict(name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
             id="minibatches",
         ),
-        pytest.param(
-            dict(name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY), id="native members"
-        ),
-        pytest.param(dict(name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY), id="members"),
+        slow("native members", name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY),
+        slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY),
     ],
 )
 def test_spread_and_alone_learn_the_same(settings):

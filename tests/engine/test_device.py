@@ -1,5 +1,7 @@
 """The device loop: the same facts as the host loop's, without leaving the device."""
 
+import copy
+
 import jax
 import numpy as np
 import pytest
@@ -12,10 +14,25 @@ def short_programs(monkeypatch):
     monkeypatch.setattr(device, "ITERATIONS_PER_PROGRAM", 20)
 
 
-def test_episodes_join_without_a_seam(make_trainer, short_programs):
-    trainer = make_trainer("td3", "jax:Pendulum-v1", num_envs=2, buffer_size=2000)
-    trainer.advance(450)
-    storage = jax.device_get(jax.tree.map(lambda x: x[0], trainer.experience.storage))
+LONG = dict(num_envs=2, buffer_size=2000)
+EARLY, LATE = 80, 450  # iterations
+
+
+@pytest.fixture(scope="module")
+def run(make_shared_trainer):
+    """A run in short programs: its position and State early on, and its trainer later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "ITERATIONS_PER_PROGRAM", 20)
+        trainer = make_shared_trainer("td3", "jax:Pendulum-v1", **LONG)
+        trainer.advance(EARLY)
+        early = copy.copy(trainer.position), jax.device_get(trainer.learner.state)
+        trainer.advance(LATE - EARLY)
+    return *early, trainer
+
+
+def test_episodes_join_without_a_seam(run):
+    trainer = run[2]
+    storage = jax.tree.map(lambda x: x[0], jax.device_get(trainer.experience.storage))
     for lane in range(2):
         last = storage.last[lane, :450]
         assert np.flatnonzero(last).tolist() == [199, 399]
@@ -32,17 +49,15 @@ def test_episodes_join_without_a_seam(make_trainer, short_programs):
     np.testing.assert_allclose(returns, expected, rtol=1e-4)
 
 
-def test_the_steady_program_computes_what_the_general_one_does(make_trainer, short_programs):
-    quick = make_trainer("td3", "jax:Pendulum-v1")
-    masked = make_trainer("td3", "jax:Pendulum-v1")
+def test_the_steady_program_computes_what_the_general_one_does(run, make_trainer, short_programs):
+    position, state, quick = run
+    assert quick.cadence.steady(EARLY - 20, EARLY)
+    masked = make_trainer("td3", "jax:Pendulum-v1", **LONG)
     masked._steady = None  # any use of it would fail
     masked.cadence = _NeverSteady(masked.cadence)
-    quick.advance(80)
-    masked.advance(80)
-    assert quick.position == masked.position
-    for a, b in zip(
-        jax.tree.leaves(quick.learner.state), jax.tree.leaves(masked.learner.state), strict=True
-    ):
+    masked.advance(EARLY)
+    assert position == masked.position
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(masked.learner.state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -71,7 +86,8 @@ def test_any_number_of_iterations(make_trainer, short_programs):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("members", [1, 2])
+# One member: also in test_feeding.py, with priorities.
+@pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=members, buffer_size=54_320)
     lowered = trainer._steady.lower(

@@ -1,5 +1,7 @@
 """What the loops feed: priorities and running statistics on both of them."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,32 +14,30 @@ LOOPS = pytest.mark.parametrize("env", ["Pendulum-v1", "jax:Pendulum-v1"])
 
 def leaves(trainer, member=0):
     """Priorities of what a member has stored."""
-    experience = jax.tree.map(lambda x: x[member], trainer.experience)
+    experience = jax.tree.map(lambda x: x[member], jax.device_get(trainer.experience))
     stored = int(experience.stored.sum())
-    return np.asarray(sum_tree.read(experience.priorities.tree, jnp.arange(stored)))
+    return np.asarray(jax.jit(sum_tree.read)(experience.priorities.tree, np.arange(stored)))
 
 
 @LOOPS
-def test_priorities_follow_the_errors(make_trainer, env):
+def test_priorities_follow_the_errors_and_importance_weights_become_complete(make_trainer, env):
     trainer = make_trainer("td3", env, prioritised=True, num_seeds=2, priority_exponent=1.0)
-    trainer.advance(19)
+    trainer.position.horizon = 40
+    trainer.schedule({})
+
+    def exponents():
+        return np.asarray(trainer.learner.state.hyper["importance_exponent"])
+
+    trainer.advance(11)
+    np.testing.assert_allclose(exponents(), 0.55, rtol=0, atol=0.01)
+    trainer.advance(8)
     assert (leaves(trainer) == 1.0).all()  # nothing learned yet: all are new
     trainer.advance(31)
+    assert (exponents() == 1.0).all()
     for member in (0, 1):
         values = leaves(trainer, member)
         assert len(np.unique(values)) > 20  # errors of their own
     assert not np.array_equal(leaves(trainer, 0), leaves(trainer, 1))
-
-
-@LOOPS
-def test_importance_weights_become_complete_over_the_run(make_trainer, env):
-    trainer = make_trainer("td3", env, prioritised=True)
-    trainer.position.horizon = 40
-    trainer.schedule({})
-    trainer.advance(11)
-    assert trainer.learner.state.hyper["importance_exponent"][0] == pytest.approx(0.55, abs=0.01)
-    trainer.advance(30)
-    assert trainer.learner.state.hyper["importance_exponent"][0] == 1.0
 
 
 def test_a_prioritised_ring_is_updated_in_place(make_trainer):
@@ -49,12 +49,25 @@ def test_a_prioritised_ring_is_updated_in_place(make_trainer):
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
 
 
+@pytest.fixture(scope="module")
+def normalising(make_shared_trainer):
+    """A trainer on that environment that has seen 60 steps of three lanes, and not learned."""
+
+    @cache
+    def made(env):
+        trainer = make_shared_trainer(
+            "td3", env, num_envs=3, normalise_observations=True, normalise_rewards=True,
+            min_buffer_size=512,
+        )  # fmt: skip
+        trainer.advance(60)
+        return trainer
+
+    return made
+
+
 @LOOPS
-def test_running_statistics_are_those_of_what_was_seen(make_trainer, env):
-    trainer = make_trainer(
-        "sac", env, num_envs=3, normalise_observations=True, normalise_rewards=True
-    )
-    trainer.advance(60)
+def test_running_statistics_are_those_of_what_was_seen(normalising, env):
+    trainer = normalising(env)
     running = jax.tree.map(lambda x: np.asarray(x[0]), trainer.learner.state.running)
     steps = jax.tree.map(lambda x: np.asarray(x[0]), trainer.experience.storage)
     stored = int(trainer.experience.stored[0, 0])  # a lane; the host loop is one step behind
@@ -70,16 +83,19 @@ def test_running_statistics_are_those_of_what_was_seen(make_trainer, env):
     np.testing.assert_allclose(running.returns.variance, np.var(returns), rtol=1e-3)
 
 
-def test_normalised_observations_reach_policy_and_losses(make_trainer):
-    """Whoever sees observations in other units must act alike: an affine change of all of them
-    leaves a run as it was, up to rounding, once they are normalised."""
-    trainer = make_trainer("td3", "jax:Pendulum-v1", normalise_observations=True)
-    trainer.advance(40)
+def test_normalised_observations_reach_the_policy(normalising):
+    """An observation half a standard deviation above the mean is 0.5 to the actor."""
+    trainer = normalising("jax:Pendulum-v1")
     algorithm, state = trainer.setting.algorithm, trainer.learner.state
-    state = jax.tree.map(lambda x: x[0], state)
+    state = jax.tree.map(lambda x: x[0], jax.device_get(state))
     seen = state.running.observation
-    policy = algorithm.policy(state)
-    raw = seen.mean[None] + 0.5 * jnp.sqrt(seen.variance)
-    action = algorithm.act(policy, (), raw, jnp.ones(1, bool), state.key, False)[0]
-    want = state.actor(jnp.full((1, 3), 0.5))
+    raw = seen.mean[None] + 0.5 * np.sqrt(seen.variance)
+
+    @jax.jit
+    def both(state, raw):
+        policy, first = algorithm.policy(state), jnp.ones(1, bool)
+        action = algorithm.act(policy, (), raw, first, state.key, False)[0]
+        return action, state.actor(jnp.full((1, 3), 0.5))
+
+    action, want = both(state, raw)
     np.testing.assert_allclose(action, want, rtol=1e-3, atol=1e-4)

@@ -11,9 +11,10 @@ from understudy.types import ArraySpec, Continuous, Sequences, Spec, Transition
 
 SPEC = Spec(ArraySpec((2,)), Continuous((-1.0,), (1.0,), shape=(1,)))
 LANES, ENVS, TIME = 4, 2, 5
+ADD_ALL, ADD_TO_RING, ADD_TO_FILM = jax.jit(add_all), jax.jit(ring.add), jax.jit(film.add)
 
 
-def made_up(seed: int) -> tuple[Transition, jax.Array]:
+def made_up(seed: int) -> tuple[Transition, np.ndarray]:
     """Steps of all lanes, [time, lanes, ...], and which of them are any."""
     rng = np.random.default_rng(seed)
     seen = rng.normal(size=(TIME + 1, LANES, 2)).astype(np.float32)
@@ -26,7 +27,7 @@ def made_up(seed: int) -> tuple[Transition, jax.Array]:
         last=terminated | (rng.random((TIME, LANES)) < 0.1),
         next_observation=seen[1:],
     )
-    return jax.tree.map(jnp.asarray, steps), jnp.asarray(rng.random((TIME, LANES)) < 0.9)
+    return steps, rng.random((TIME, LANES)) < 0.9
 
 
 @pytest.mark.parametrize("prioritised", [False, True])
@@ -35,18 +36,18 @@ def test_lane_by_lane_is_the_same_as_all_at_once(container, prioritised):
     memory, sequences = None, None
     if container == "sequences":
         sequences = Sequences(burn_in=1, length=2, stride=2, memory=3)
-        memory = jnp.ones((TIME, LANES, 3))
+        memory = np.ones((TIME, LANES, 3), np.float32)
     if container == "ring":
-        empty, add = ring.create(SPEC, 24, LANES, prioritised), ring.add
+        empty, add = ring.create(SPEC, 24, LANES, prioritised), ADD_TO_RING
     else:
-        empty, add = film.create(SPEC, 24, LANES, prioritised, sequences), film.add
+        empty, add = film.create(SPEC, 24, LANES, prioritised, sequences), ADD_TO_FILM
     fragments = whole = empty
     for seed in range(3):  # more than fits
         steps, valid = made_up(seed)
         for lane in (2, 0):
             rows = slice(lane, lane + ENVS)
             mine = jax.tree.map(lambda x, rows=rows: x[:, rows], (steps, valid, memory))
-            fragments = add_all(fragments, *mine, jnp.int32(lane))
+            fragments = ADD_ALL(fragments, *mine, jnp.int32(lane))
         for time in range(TIME):
             now = jax.tree.map(lambda x, time=time: x[time], (steps, valid, memory))
             whole = add(whole, *(now if container != "ring" else now[:2]))

@@ -20,11 +20,14 @@ def stored_rows(trainer, member=0):
     ]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs):
-    iterations = 30
-    trainer = make_trainer("td3", lambda: Scripted(rude=True), num_envs=num_envs)
+@pytest.mark.parametrize(("num_envs", "learns"), [(1, False), (3, True)])
+def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs, learns):
+    iterations, enough = 30, 20 if learns else 512
+    trainer = make_trainer(
+        "td3", lambda: Scripted(rude=True), num_envs=num_envs, min_buffer_size=enough
+    )
     trainer.advance(iterations)
+    assert (trainer.position.updates > 0) == learns
     expected = [
         (episode, time, time == length - 1 and end != "truncated", time == length - 1)
         for episode, (length, end) in enumerate(SCRIPT * 10)
@@ -47,16 +50,6 @@ def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_en
         np.testing.assert_allclose(lane.reward, real[:, 0] + 16 * real[:, 1], rtol=1e-5)
 
 
-def test_updates_follow_the_cadence(make_trainer):
-    trainer = make_trainer("sac", "Pendulum-v1", start_steps=5, min_buffer_size=30)
-    trainer.advance(30)
-    assert trainer.position.updates == 0  # the thirtieth step has not been added yet
-    trainer.advance(20)
-    assert trainer.position.updates == 20
-    assert int(trainer.learner.state.updates[0]) == 20
-    assert trainer.steps == 50
-
-
 def test_several_environments_and_blocks(make_trainer):
     trainer = make_trainer(
         "td3", "Pendulum-v1", num_envs=4, update_every=8, updates_per_step=0.5, min_buffer_size=16
@@ -67,30 +60,52 @@ def test_several_environments_and_blocks(make_trainer):
     assert trainer.position.updates == 4 * (20 // 2 - 1)
 
 
-def test_stopping_between_calls_changes_nothing(make_trainer):
-    whole = make_trainer("sac", "Pendulum-v1")
+def test_updates_follow_the_cadence_and_stopping_between_calls_changes_nothing(make_trainer):
+    whole, parts = (
+        make_trainer("sac", "Pendulum-v1", start_steps=5, min_buffer_size=30) for _ in range(2)
+    )
     whole.advance(90)
-    parts = make_trainer("sac", "Pendulum-v1")
-    for count in (1, 19, 33, 37):
+    for count in (1, 4, 25):
         parts.advance(count)
+    assert parts.position.updates == 0  # the thirtieth step has not been added yet
+    parts.advance(20)
+    assert parts.position.updates == 20
+    assert int(parts.learner.state.updates[0]) == 20
+    assert parts.steps == 50
+    parts.advance(40)
     for a, b in zip(jax.tree.leaves(whole.learner), jax.tree.leaves(parts.learner), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_nothing_is_compiled_again_in_the_loop(make_trainer):
-    trainer = make_trainer("td3", "Pendulum-v1")
-    trainer.advance(60)
+def cache_sizes(trainer):
     programs = (trainer.collector.act_program, trainer.learning.program)
-    before = [program._cache_size() for program in programs]
-    trainer.advance(60)
-    assert [program._cache_size() for program in programs] == before
+    return [program._cache_size() for program in programs]
+
+
+TWO = dict(num_seeds=2, num_envs=2, updates_per_step=0.5)  # one update per iteration
+
+
+@pytest.fixture(scope="module")
+def plain(make_shared_trainer):
+    """A trainer of two seeds, and how many programs it had on the way and at the end."""
+    trainer = make_shared_trainer("td3", "Pendulum-v1", **TWO)
+    trainer.advance(40)
+    before = cache_sizes(trainer)
+    trainer.metrics()  # reads and replaces the learner in the middle
+    trainer.advance(30)
+    return trainer, before, cache_sizes(trainer)
+
+
+def test_nothing_is_compiled_again_in_the_loop(plain):
+    _, before, after = plain
+    assert after == before
     assert before[1] == 3  # no update, one that skips the actor, one that does not
 
 
 def test_the_ring_is_updated_in_place(make_trainer):
     """No instruction of the compiled program copies an array of the ring's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
-    trainer.advance(40)
+    trainer.advance(2)
     learning = trainer.learning
     lowered = learning.program.lower(
         learning._packed,
@@ -105,16 +120,15 @@ def test_the_ring_is_updated_in_place(make_trainer):
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
 
 
-def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
+def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, monkeypatch):
     """Packed and threaded, on a CPU that plays the accelerator: the same run."""
-    here = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
+    here = plain[0]
     monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
-    there = make_trainer("td3", "Pendulum-v1", num_seeds=2, num_envs=2)
+    there = make_trainer("td3", "Pendulum-v1", **TWO)
     assert isinstance(there.learning.form, Vectors) and isinstance(here.learning.form, Leaves)
-    for trainer in (here, there):
-        trainer.advance(40)
-        trainer.metrics()  # reads and replaces the learner in the middle
-        trainer.advance(30)
+    there.advance(40)
+    there.metrics()
+    there.advance(30)
     for a, b in zip(
         jax.tree.leaves((here.learner, here.experience)),
         jax.tree.leaves((there.learner, there.experience)),
@@ -137,7 +151,7 @@ def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypa
 
 
 def test_episode_statistics(make_trainer):
-    trainer = make_trainer("td3", Scripted)
+    trainer = make_trainer("td3", Scripted, min_buffer_size=512)
     trainer.advance(sum(length for length, _ in SCRIPT))
     [(returns, lengths)] = trainer.episodes()
     assert lengths.tolist() == [length for length, _ in SCRIPT]

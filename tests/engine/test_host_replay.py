@@ -12,19 +12,21 @@ import pytest
 from scripted import Scripted
 
 import understudy as us
+from understudy.algorithms import find
 from understudy.engine import host, keeping, snapshot
 from understudy.engine.feeding import shifted
 from understudy.engine.keeping import HostReplay
 from understudy.engine.learning import Learning
 from understudy.engine.snapshot import name_ring
+from understudy.envs.make import resolve
 from understudy.errors import CheckpointError, ConfigError
 from understudy.experience import ring
 from understudy.experience.drawn import to_batch
 
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2, sequence_stride=3)
-RANDOM = dict(
-    start_steps=1_000, buffer_size=60
-)  # what is stored does not depend on what is learned
+# What is stored does not depend on what is learned.
+RANDOM = dict(start_steps=1_000, buffer_size=60)
+NEVER = 10**9  # an iteration after which learning would begin
 
 
 class Screen(gymnasium.Env):
@@ -56,18 +58,20 @@ def empty(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env", "settings", "storage"),
+    ("algorithm", "env", "settings", "storage", "learns"),
     [
-        ("ddqn", Screen, {}, "disk"),
-        ("ddqn", Screen, MEMORY, "host"),
-        ("sac", "Pendulum-v1", MEMORY, "disk"),
+        ("ddqn", Screen, {}, "disk", True),
+        pytest.param("ddqn", Screen, MEMORY, "host", True, marks=pytest.mark.slow),
+        ("sac", "Pendulum-v1", MEMORY, "host", False),
     ],
     ids=["images", "sequences of images", "sequences of vectors"],
 )
-def test_it_holds_what_the_device_would(make_trainer, algorithm, env, settings, storage):
+def test_it_holds_what_the_device_would(make_trainer, algorithm, env, settings, storage, learns):
     make = partial(make_trainer, algorithm, env, num_seeds=2, num_envs=2, **RANDOM, **settings)
     there, here = make(), make(replay_storage=storage)
     for trainer in (there, here):
+        if not learns:
+            trainer.cadence = trainer.cadence.refilling(NEVER)
         trainer.advance(70)  # more than round once
     assert isinstance(here.experience, HostReplay)
     named, wanted = here.experience.named(), name_ring(there.experience)
@@ -77,23 +81,24 @@ def test_it_holds_what_the_device_would(make_trainer, algorithm, env, settings, 
         # Memory is that of weights which have learned from other draws.
         if name != "memory":
             np.testing.assert_array_equal(named[name], array, err_msg=name)
-    assert here.position == there.position and here.position.updates > 0
+    assert here.position == there.position and (here.position.updates > 0) == learns
 
 
 def test_vectors_are_on_film_there(make_trainer):
     there, here = (
-        make_trainer("td3", lambda: Scripted(rude=True), replay_storage=storage, **RANDOM)
+        make_trainer(
+            "td3", lambda: Scripted(rude=True), replay_storage=storage, min_buffer_size=60, **RANDOM
+        )
         for storage in ("device", "host")
     )
     for trainer in (there, here):
         trainer.advance(40)
-    assert isinstance(there.experience, ring.Ring)
+    assert isinstance(there.experience, ring.Ring) and there.position.updates == 0
     film = {name: x[0, 0] for name, x in here.experience.named().items() if "storage" in name}
-    taken = film["storage.step"]
+    taken, seen = film["storage.step"], jax.device_get(there.experience.storage)
     for name in ("action", "reward", "terminated", "last"):
-        wanted = getattr(there.experience.storage, name)[0, 0][: taken.sum()]
+        wanted = getattr(seen, name)[0, 0][: taken.sum()]
         np.testing.assert_array_equal(film[f"storage.{name}"][taken], wanted)
-    seen = there.experience.storage
     np.testing.assert_array_equal(
         film["storage.frame"][taken], seen.observation[0, 0][: taken.sum()]
     )
@@ -116,17 +121,17 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
         algorithm, env, num_seeds=2, replay_storage="host", normalise_rewards=True, **settings
     )
     trainer.advance(40)
-    before, number = trainer.learner, trainer.position.updates
+    before, number = jax.device_get(trainer.learner), trainer.position.updates
     stored = []
     add = HostReplay.add
     monkeypatch.setattr(HostReplay, "add", lambda self, report: (add(self, report), stored.append(
         self._film.sample(16, trainer.setting.algorithm.appetite.n_step, seed=0, update=number)
     )))  # fmt: skip
     trainer.advance(1)
-    made = trainer.setting.algorithm
+    made, after = trainer.setting.algorithm, jax.device_get(trainer.learner)
     for member in (0, 1):
-        drawn = jax.tree.map(lambda x, m=member: x[m], stored[0])
-        state = jax.tree.map(lambda x, m=member: x[m], trainer.learner.state)
+        drawn = jax.tree.map(lambda x, m=member: x[m], jax.device_get(stored[0]))
+        state = jax.tree.map(lambda x, m=member: x[m], after.state)
         old = jax.tree.map(lambda x, m=member: x[m], before.state)._replace(running=state.running)
         wanted = by_hand(made, old, drawn, number)
         for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(wanted), strict=True):
@@ -155,9 +160,9 @@ def assert_alike(one, other):
 
 def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
     settings = dict(num_seeds=2, num_envs=2, normalise_observations=True, replay_storage="host")
-    here = make_trainer("td3", "Pendulum-v1", **settings)
+    here = make_trainer("ddqn", "CartPole-v1", **settings)
     monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
-    there = make_trainer("td3", "Pendulum-v1", **settings)
+    there = make_trainer("ddqn", "CartPole-v1", **settings)
     for trainer in (here, there):
         trainer.advance(40)
         trainer.metrics()
@@ -195,12 +200,9 @@ def with_room(monkeypatch, **gigabytes):
         (dict(device=8.0, host=16.0, disk=17.0), "disk"),
     ],
 )
-def test_the_first_place_with_room_is_taken_and_said(
-    make_trainer, monkeypatch, caplog, room, place
-):
-    setting = make_trainer("ddqn", Screen).setting
-    config = us.DDQNConfig(buffer_size=140_000_000)
-    setting = keeping.Setting(type(setting.algorithm)(config), setting.spec, 0, 1, 1)
+def test_the_first_place_with_room_is_taken_and_said(monkeypatch, caplog, room, place):
+    algorithm = find("ddqn")(us.DDQNConfig(buffer_size=140_000_000))
+    setting = keeping.Setting(algorithm, resolve(Screen).spec, 0, 1, 1)
     with_room(monkeypatch, **room)
     with caplog.at_level("INFO", "understudy.engine"):
         assert keeping.choose(setting).name == place
@@ -245,7 +247,7 @@ def test_what_must_stay_on_the_device(make_trainer):
 
 def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
     """Also if another place would be chosen by now."""
-    make = partial(make_trainer, "td3", "Pendulum-v1")
+    make = partial(make_trainer, "ddqn", "CartPole-v1")
     there = make()
     with_room(monkeypatch, device=0.0, host=1.0, disk=1.0)
     here = make()
@@ -264,6 +266,7 @@ def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
 @pytest.mark.parametrize("storage", ["host", "disk"])
 def test_a_snapshot_does_not_change_with_its_original(make_trainer, storage):
     trainer = make_trainer("ddqn", Screen, num_envs=2, replay_storage=storage, **RANDOM)
+    trainer.cadence = trainer.cadence.refilling(NEVER)
     trainer.advance(30)
     saved = trainer.snapshot().world
     copies = {name: array.tobytes() for name, array in saved.items()}
@@ -274,7 +277,7 @@ def test_a_snapshot_does_not_change_with_its_original(make_trainer, storage):
 
 def test_a_disk_without_room_for_the_copy(make_trainer, monkeypatch):
     trainer = make_trainer("ddqn", Screen, replay_storage="disk")
-    trainer.advance(30)
+    trainer.advance(10)
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,13 +1,14 @@
 """Memory in training is the memory of acting: recomputed from what replay and rollouts keep, with
 the parameters unchanged, it equals what was recorded step by step, resets included."""
 
+from functools import cache, partial
+
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import understudy as us
 from understudy.algorithms import find
 from understudy.algorithms.a2c.losses import histories
 from understudy.engine.device import DeviceTrainer
@@ -52,6 +53,10 @@ class Hallway(gymnasium.Env):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def trained(algorithm, env, config, steps):
     made = find(algorithm)(config)
     source = resolve(env)
@@ -61,41 +66,61 @@ def trained(algorithm, env, config, steps):
     return trainer
 
 
-def senses_of(trainer, member):
-    policy = jax.tree.map(lambda x: x[member], trainer.policy())
-    return policy[0].senses
+@cache
+def with_replay(algorithm, env, memory):
+    """A trainer whose replay is full; several tests read it."""
+    return trained(algorithm, env, find(algorithm).config_class(**REPLAY, memory=memory), 45)
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def member_of(trainer, member):
+    """A member's experience and senses, as NumPy."""
+    of_all = jax.device_get((trainer.experience, trainer.policy()))
+    experience, policy = jax.tree.map(lambda x: x[member], of_all)
+    return experience, policy[0].senses
+
+
+@partial(jax.jit, static_argnums=2)
+def sample(kept, key, rows):
+    one = jnp.float32(1)
+    return film.sample(kept, key, rows, gamma=jnp.float32(0.9), reward_scale=one)
+
+
+@jax.jit
+def recompute(senses, history):
+    return senses.memories(history)
+
+
+# Each algorithm, and each kind of memory on each loop.
 @pytest.mark.parametrize(
-    ("algorithm", "env", "loop"),
+    ("algorithm", "env", "loop", "memory"),
     [
-        ("sac", Hallway, HostTrainer),
-        ("td3", "jax:Pendulum-P-v1", DeviceTrainer),
-        ("ddqn", CartPole(max_steps=11), DeviceTrainer),
-        ("mpo", "CartPole-v1", HostTrainer),
+        ("sac", Hallway, HostTrainer, "gru"),
+        slow("sac", Hallway, HostTrainer, "lstm"),
+        slow("td3", "jax:Pendulum-P-v1", DeviceTrainer, "gru"),
+        ("td3", "jax:Pendulum-P-v1", DeviceTrainer, "lstm"),
+        ("ddqn", CartPole(max_steps=11), DeviceTrainer, "gru"),
+        slow("ddqn", CartPole(max_steps=11), DeviceTrainer, "lstm"),
+        slow("mpo", "CartPole-v1", HostTrainer, "gru"),
+        ("mpo", "CartPole-v1", HostTrainer, "lstm"),
     ],
 )
 def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
-    config = find(algorithm).config_class(**REPLAY, memory=memory)
-    trainer = trained(algorithm, env, config, 45)
+    trainer = with_replay(algorithm, env, memory)
     assert isinstance(trainer, loop) and trainer.position.updates == 0
     resets = compared = 0
     for member in range(MEMBERS):
-        kept = jax.tree.map(lambda x, m=member: x[m], trainer.experience)
-        batch, place = film.sample(
-            kept, jax.random.PRNGKey(0), 64, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1)
-        )
-        history = batch.observation
-        memories = senses_of(trainer, member).memories(history)
+        kept, senses = member_of(trainer, member)
+        batch, place = sample(kept, jax.random.PRNGKey(0), 64)
+        memories = np.asarray(recompute(senses, batch.observation))
+        history, place = jax.device_get((batch.observation, place))
         starts = kept.memory.shape[1]
         lane, start = place // starts, place % starts
         for later in (1, 2):  # the memories before the next two starts were recorded as well
             time = later * STRIDE
             recorded = kept.memory[lane, (start + later) % starts]
-            again = jnp.where(history.first[:, time, None], 0.0, memories[:, time - 1])
+            again = np.where(history.first[:, time, None], 0.0, memories[:, time - 1])
             slot = (start * STRIDE + time) % kept.storage.reward.shape[1]
-            real = np.asarray(kept.storage.step[lane, slot])
+            real = kept.storage.step[lane, slot]
             assert real.sum() > 20
             np.testing.assert_allclose(recorded[real], again[real], atol=1e-5)
             assert np.abs(recorded[real]).max() > 0.05
@@ -106,46 +131,53 @@ def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
         assert resets > 20
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-@pytest.mark.parametrize("env", [Hallway, CartPole(max_steps=7)])
+@jax.jit
+def look_back(kept, senses):
+    """A rollout's steps, what they were acted from, their memories and what follows them."""
+    steps = rollout.trajectory(kept, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1))
+    steps = steps._replace(last=steps.last | ~steps.valid)
+    before, after = histories(steps)
+    memories = senses.memories(before)  # [envs, time, memory]
+    ahead = senses.cell(memories, steps.next_observation.swapaxes(0, 1))
+    return before.first, memories, senses(after), senses.cell.features(ahead)
+
+
+@pytest.mark.parametrize(
+    ("env", "memory"),
+    [
+        (Hallway, "gru"),
+        slow(Hallway, "lstm"),
+        slow(CartPole(max_steps=7), "gru"),
+        (CartPole(max_steps=7), "lstm"),
+    ],
+)
 def test_a_rollouts_memory_is_the_recorded_one(env, memory):
     config = find("a2c").config_class(memory=memory, horizon=12, **SMALL, learning_rate=0.0)
     trainer = trained("a2c", env, config, 37)
     resets = 0
     for member in range(MEMBERS):
-        kept = jax.tree.map(lambda x, m=member: x[m], trainer.experience)
-        steps = rollout.trajectory(kept, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1))
-        steps = steps._replace(last=steps.last | ~steps.valid)
-        before, after = histories(steps)
-        senses = senses_of(trainer, member)
-        memories = senses.memories(before)  # [envs, time, memory]
-        recorded = np.roll(np.asarray(kept.memory), -int(kept.cursor), axis=0)
-        first = np.asarray(before.first)
+        kept, senses = member_of(trainer, member)
+        first, memories, following, ahead = jax.device_get(look_back(kept, senses))
+        recorded = np.roll(kept.memory, -int(kept.cursor), axis=0)
         for time in range(1, 12):
             again = np.where(first[:, time, None], 0.0, memories[:, time - 1])
             np.testing.assert_allclose(recorded[time], again, atol=1e-5)
         # What is asked about the step after is one more step of the cell, resets or not.
-        ahead = senses.cell(memories, steps.next_observation.swapaxes(0, 1))
-        wanted = senses.cell.features(ahead).reshape(-1, SMALL["memory_size"])
-        np.testing.assert_allclose(senses(after), wanted, atol=1e-5)
+        wanted = ahead.reshape(-1, SMALL["memory_size"])
+        np.testing.assert_allclose(following, wanted, atol=1e-5)
         resets += first.sum()
     assert resets > 3
 
 
 def test_no_gradient_goes_through_the_burn_in():
-    config = us.SAC.algorithm_class.config_class(**REPLAY, memory="gru")
-    trainer = trained("sac", Hallway, config, 45)
-    kept = jax.tree.map(lambda x: x[0], trainer.experience)
-    batch, _ = film.sample(
-        kept, jax.random.PRNGKey(1), 16, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1)
-    )
-    senses = senses_of(trainer, 0)
+    kept, senses = member_of(with_replay("sac", Hallway, "gru"), 0)
+    batch, _ = sample(kept, jax.random.PRNGKey(1), 16)
 
     def total(observation):
         history = jax.tree.map(lambda x: x, batch.observation)
         object.__setattr__(history, "observation", observation)
         return jnp.sum(senses(history) ** 2)
 
-    slope = jax.grad(total)(batch.observation.observation)
-    burn_in = batch.observation.burn_in
+    slope = jax.jit(jax.grad(total))(batch.observation.observation)
+    slope, burn_in = np.asarray(slope), batch.observation.burn_in
     assert burn_in == 3 and not slope[:, :burn_in].any() and slope[:, burn_in].any()

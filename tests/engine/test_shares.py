@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shared_updates import (
     close,
     in_one_process,
@@ -64,11 +62,25 @@ def shared(kind, count, index, members=1, order=None):
     return receive(answers, learner, experience, now, due)
 
 
-@pytest.mark.parametrize("index", [0, 1])  # of delayed parts: due, and not
-@pytest.mark.parametrize("kind", KINDS)
+@cache
+def whole(kind, index, members=1):
+    """The same update in one process: learner and priorities."""
+    setting, learner, experience, _ = case(kind, members)
+    return in_one_process(setting, learner, experience, index, 1)
+
+
+# Delayed parts are due at index 0, and not at index 1.
+AT_ONCE = [(kind, 0) for kind in KINDS]
+LATER = [
+    pytest.param(kind, 1, marks=() if kind == "td3" else pytest.mark.slow, id=f"{kind}-1")
+    for kind in KINDS
+]
+
+
+@pytest.mark.parametrize(("kind", "index"), AT_ONCE + LATER)
 def test_shares_make_the_update_of_the_whole(kind, index):
-    setting, learner, experience, _ = case(kind)
-    one, priorities = in_one_process(setting, learner, experience, index, 1)
+    learner = case(kind)[1]
+    one, priorities = whole(kind, index)
     several, revised = shared(kind, 2, index)
     for name in set(one.state._fields) - {"key"}:
         close(getattr(several.state, name), getattr(one.state, name))
@@ -78,10 +90,9 @@ def test_shares_make_the_update_of_the_whole(kind, index):
     assert not any(map(np.array_equal, before, jax.tree.leaves(several.state.critic)))
 
 
-@given(count=st.sampled_from([1, 2, 3, 6]))
+@pytest.mark.parametrize("count", [1, 3, 6])  # and 2, above
 def test_any_number_of_equal_shares(count):
-    setting, learner, experience, _ = case("ddqn")
-    one, priorities = in_one_process(setting, learner, experience, 0, 1)
+    one, priorities = whole("ddqn", 0)
     several, revised = shared("ddqn", count, 0)
     close(several.state, one.state)
     close(several.meter, one.meter, 1e-4)
@@ -90,16 +101,15 @@ def test_any_number_of_equal_shares(count):
 
 def test_priorities_belong_to_their_rows():
     """Exchanged answers have the same mean, but errors that are not their rows'."""
-    _, right = shared("ddqn", 2, 0)
+    in_order, right = shared("ddqn", 2, 0)
     exchanged, wrong = shared("ddqn", 2, 0, order=[1, 0])
-    close(exchanged.state, shared("ddqn", 2, 0)[0].state)
+    close(exchanged.state, in_order.state)
     assert right is not None and wrong is not None
     assert not np.allclose(right.tree.levels[-1], wrong.tree.levels[-1], atol=1e-4)
 
 
 def test_members_have_shares_of_their_own():
-    setting, learner, experience, _ = case("td3", members=2)
-    one, _ = in_one_process(setting, learner, experience, 0, 1)
+    one, _ = whole("td3", 0, members=2)
     close(shared("td3", 3, 0, members=2)[0].state, one.state)
 
 

@@ -11,6 +11,8 @@ from understudy.engine.snapshot import name_leaves, name_ring, put_back, put_rin
 from understudy.experience import ring
 from understudy.types import ArraySpec, CheckpointError, Discrete, Spec, Transition
 
+add = jax.jit(ring.add)
+
 
 class Pair(NamedTuple):
     left: object
@@ -78,12 +80,12 @@ def test_a_ring_is_stored_without_what_was_never_written(steps, prioritised):
     spec, lanes = Spec(ArraySpec((2,)), Discrete(3)), 2
     full = ring.create(spec, 10, lanes, prioritised)
     for t in range(steps):
-        row = jnp.full((lanes,), t, jnp.float32)
+        row = np.full((lanes,), t, np.float32)
         step = Transition(
-            jnp.stack([row, row], 1), row.astype(jnp.int32), row, row > 99, row > 99,
-            jnp.stack([row, row], 1),
+            np.stack([row, row], 1), row.astype(np.int32), row, row > 99, row > 99,
+            np.stack([row, row], 1),
         )  # fmt: skip
-        full = ring.add(full, step, jnp.array([True, t % 2 == 0]))
+        full = add(full, step, np.array([True, t % 2 == 0]))
     full = jax.tree.map(lambda x: x[None], full)
     named = name_ring(full)
     assert named["storage.reward"].shape[2] == min(steps + 1, full.storage.reward.shape[2])

@@ -14,13 +14,19 @@ HERE = Path(__file__).parent
 
 
 def environment(virtual_devices):
-    flag = f"--xla_force_host_platform_device_count={virtual_devices}"
-    return os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags.append(f"--xla_force_host_platform_device_count={virtual_devices}")
+    return os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
 
 
-def test_eight_devices():
-    """The number of devices is fixed when JAX starts, so the cases have a process of their own."""
-    cases = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)], ids=["few", "all others"]
+)
+def test_eight_devices(chosen):
+    """The number of devices is fixed when JAX starts, so the cases have a process of their own. It
+    stays in this process group: what ends the test run from a terminal ends it as well."""
+    cases = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen]
     done = subprocess.run(
         [*cases, str(HERE / "spread_cases.py")],
         env=environment(8),
@@ -38,6 +44,7 @@ def free_port():
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_two_processes_learn_what_one_does(tmp_path):
     sys.path.insert(0, str(HERE))
     from spread_host import results
