@@ -55,6 +55,8 @@ RAY_WARNINGS = (
     "ignore:.*fork:RuntimeWarning",  # beside JAX's threads; Ray's forks are followed by exec
 )
 MOST_MEMORY = 3 * 2**29  # bytes of a test process beyond which compiled programs are dropped
+MOST_GROWTH = 2**29  # bytes since they were dropped last: not all memory goes back to the system
+_kept = 0  # bytes when programs were dropped last
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -69,17 +71,22 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.xdist_group(group))
 
 
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def drop_programs():
     """Drop compiled programs after a file if memory has grown: they add up to many gigabytes, and
     another file seldom needs them."""
+    global _kept
     yield
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+    if resident_bytes() > max(MOST_MEMORY, _kept + MOST_GROWTH):
         import jax
 
         jax.clear_caches()
         gc.collect()
+        _kept = resident_bytes()
 
 
 def start_ray():
@@ -122,7 +129,7 @@ def without_ray(ray):
 # -- which tests start processes ----------------------------------------------------------------
 
 EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
-MAY_START = ("processes", "ray", "slow")  # markers
+MAY_START = ("processes", "ray", "mujoco", "slow")  # markers; MuJoCo looks for a display
 _started: list[str] = []
 _start = BaseProcess.start
 

@@ -186,6 +186,7 @@ def test_the_callers_arrays_are_neither_kept_nor_touched():
     assert packed.tobytes() == before
 
 
+@pytest.mark.processes
 def test_no_jax_is_imported():
     code = "import sys, understudy.observing; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

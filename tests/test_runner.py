@@ -85,6 +85,7 @@ def test_it_plays_what_an_agent_learned(trained, tmp_path):
     assert us.types.Spec.from_dict(player.spec) == trained.spec
 
 
+@pytest.mark.processes
 def test_it_loads_no_jax(tmp_path):
     path = save_policy(tmp_path / "policy.safetensors", a_description())
     code = (

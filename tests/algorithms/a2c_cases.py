@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY
+from algorithm_cases import KEY, compiled, mapped, settled
 from by_hand import network
 
 from understudy.algorithms.a2c import A2C, A2CConfig
@@ -34,20 +34,33 @@ class Case:
         self.spec = SPECS[kind]
         config = A2CConfig(**{**SMALL, "state_dependent_exploration": kind == "gsde", **settings})
         self.algorithm = A2C(config, loss_addons=loss_addons, networks=networks)
-        state = self.algorithm.init(self.spec, KEY)
-        keys = iter(jax.random.split(jax.random.PRNGKey(7), 99))
-        actor, critic = jax.tree.map(
-            lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), (state.actor, state.critic)
+        state = settled(self.algorithm.init(self.spec, KEY))
+        rng = np.random.default_rng(7)
+        actor, critic = mapped(
+            lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32),
+            (state.actor, state.critic),
         )
         self.state = state._replace(actor=actor, critic=critic)
-        self.prepare = jax.jit(self.algorithm.prepare)
-        self.apply = jax.jit(self.algorithm.apply)
-        self.act = jax.jit(self.algorithm.act, static_argnums=5)
+        self.prepare = compiled(self.algorithm, "prepare")
+        self.apply = compiled(self.algorithm, "apply")
+        self.act = compiled(self.algorithm, "act")
+        self._mode = jax.jit(lambda actor, observation: actor.mode(observation))
         self._gradients = jax.jit(lambda s, b, k: self.algorithm.gradients(s, b, k, ()))
         self._update = jax.jit(lambda s, b, k: self.algorithm.update(s, b, k, ()))
 
-    def batch(self, **shape):
-        return self.prepare(self.state, self.rollout(**shape))
+    def batch(self):
+        return self.prepare(self.state, self.rollout())
+
+    def ask(self, method, *inputs, state=None):
+        """What a method of the algorithm answers about observations (and actions)."""
+        return compiled(self.algorithm, method)(self.state if state is None else state, *inputs)
+
+    def mode(self, observation):
+        return self._mode(self.state.actor, observation)
+
+    def with_hyper(self, **values):
+        hyper = {name: jnp.float32(value) for name, value in values.items()}
+        return self.state._replace(hyper={**self.state.hyper, **hyper})
 
     def gradients(self, batch=None, state=None):
         state = self.state if state is None else state
@@ -57,9 +70,10 @@ class Case:
         state = self.state if state is None else state
         return self._update(state, self.batch() if batch is None else batch, KEY)
 
-    def rollout(self, time=4, envs=2, seed=0):
-        """Steps of which one is truncated and one terminated, where there is room."""
-        rng = np.random.default_rng(seed)
+    def rollout(self, time=6, envs=2):
+        """Steps of which one is truncated and one terminated. Most tests take rollouts of this
+        size, so that they share programs."""
+        rng = np.random.default_rng(0)
 
         def normal(*shape):
             return jnp.asarray(rng.normal(size=(time, envs, *shape)), jnp.float32)

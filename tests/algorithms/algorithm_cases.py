@@ -27,21 +27,57 @@ def make_batch(size=8, seed=0):
 
     return Batch(
         observation=normal(size, 3),
-        action=jnp.tanh(normal(size, 2)),
+        action=jnp.asarray(np.tanh(rng.normal(size=(size, 2))), jnp.float32),
         reward=normal(size),
         discount=jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=size), jnp.float32),
         next_observation=normal(size, 3),
         weight=jnp.asarray(rng.uniform(0.5, 1.5, size=size), jnp.float32),
-        row=jnp.arange(size, dtype=jnp.int32),
+        row=jnp.asarray(np.arange(size), jnp.int32),
     )
+
+
+# The helpers below compute in NumPy or in one compiled program: JAX compiles every single operation
+# outside of `jit`, once for each shape.
+
+
+def mapped(function, *trees):
+    """`jax.tree.map` of a NumPy function; the leaves of the answer are JAX arrays."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(function(*map(np.asarray, leaves))), *trees)
+
+
+def settled(state):
+    """The same arrays with the types that an update returns: a weak type would make `jit` compile
+    the next update anew."""
+    return mapped(lambda x: x, state)
+
+
+def shards_of(batch, size=4):
+    """The first rows and the next ones, as batches of their own."""
+    return [mapped(lambda x, s=start: x[s : s + size], batch) for start in (0, size)]
+
+
+def copies_of(batch, row=1, count=8):
+    """One transition many times, in rows of their own."""
+    copies = mapped(lambda x: np.repeat(x[row : row + 1], count, axis=0), batch)
+    return copies._replace(discount=jnp.ones(count), row=jnp.asarray(np.arange(count), jnp.int32))
+
+
+STATIC = {"act": 5, "memory": 1}  # arguments that are no arrays
+
+
+@cache
+def compiled(algorithm, method):
+    """A method of an algorithm as one program."""
+    return jax.jit(getattr(algorithm, method), static_argnums=STATIC.get(method, ()))
 
 
 def distinct_targets(state):
     """A state as after some training: targets that are not their networks."""
 
     def shifted(tree):
-        return jax.tree.map(lambda x: 0.2 - 1.5 * x, tree)
+        return mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, tree)
 
+    state = settled(state)
     return state._replace(**{n: shifted(getattr(state, n)) for n in TARGETS if hasattr(state, n)})
 
 
@@ -51,14 +87,17 @@ class Case:
     def __init__(self, name, loss_addons=(), **settings):
         algorithm, config = KINDS[name]
         self.name = name
-        self.algorithm: Any = algorithm(config(**{**SMALL, **settings}), loss_addons=loss_addons)
+        self.algorithm: Any = algorithm(
+            config(**{**SMALL, "num_critics": 3, **settings}), loss_addons=loss_addons
+        )
         self.state = distinct_targets(self.algorithm.init(SPEC, KEY))
+        self._answer = jax.jit(lambda actor, observation: actor(observation))
         due = self.algorithm.due
         self.raw_gradients = lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i))
         self.raw_update = lambda s, b, k, i: self.algorithm.update(s, b, k, due(i))
         self._gradients = jax.jit(self.raw_gradients)
         self._update = jax.jit(self.raw_update)
-        self.apply = jax.jit(self.algorithm.apply)
+        self.apply = compiled(self.algorithm, "apply")
 
     def gradients(self, state=None, batch=None, key=KEY, index=0):
         state = self.state if state is None else state
@@ -69,6 +108,14 @@ class Case:
         state = self.state if state is None else state
         batch = make_batch() if batch is None else batch
         return self._update(state, batch, key, jnp.int32(index))
+
+    def ask(self, method, *inputs):
+        """What a method of the algorithm answers about observations (and actions)."""
+        return compiled(self.algorithm, method)(self.state, *inputs)
+
+    def answer(self, observation):
+        """Of the actor."""
+        return jax.device_get(self._answer(self.state.actor, observation))
 
     def with_hyper(self, **values):
         hyper = {name: jnp.float32(value) for name, value in values.items()}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import SPEC, make_batch
+from algorithm_cases import SPEC, compiled, make_batch, mapped, settled
 from scipy import stats
 
 from understudy.algorithms.mpo import MPO, MPOConfig, learner
@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = dict(
     learning_rate=1e-2,
     sample_action_num=SAMPLES,
     initial_std=0.6,
+    num_critics=3,
 )
 # of next observations and of observations, in the order they are drawn
 NOISE = np.random.default_rng(3).normal(size=(2, 8, SAMPLES, 2))
@@ -43,16 +44,17 @@ class Case:
     def __init__(self, kind, **settings):
         self.kind = kind
         self.algorithm: Any = MPO(MPOConfig(**{**SMALL, **settings}))
-        state = self.algorithm.init(SPECS[kind], KEY)
+        state = settled(self.algorithm.init(SPECS[kind], KEY))
         # as after some training: a deviation that differs by state and dimension, and targets
         # that are not their networks
         shift = np.random.default_rng(1)
-        actor = jax.tree.map(lambda x: x + shift.normal(0, 0.2, x.shape).astype("f"), state.actor)
+        actor = mapped(lambda x: x + shift.normal(0, 0.2, x.shape).astype("f"), state.actor)
         self.state = state._replace(
             actor=actor,
-            target_actor=jax.tree.map(lambda x: 0.1 + 0.8 * x, actor),
-            target_critic=jax.tree.map(lambda x: 0.2 - 1.5 * x, state.critic),
+            target_actor=mapped(lambda x: np.float32(0.1) + np.float32(0.8) * x, actor),
+            target_critic=mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.critic),
         )
+        self._policy = jax.jit(lambda actor, observation: actor(observation))
         due = self.algorithm.due
         self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i)))
         self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, due(i)))
@@ -67,6 +69,14 @@ class Case:
         batch = batch_of(self.kind) if batch is None else batch
         return self._update(state, batch, key, jnp.int32(index))
 
+    def ask(self, method, *inputs, state=None):
+        """What a method of the algorithm answers about observations (and actions)."""
+        return compiled(self.algorithm, method)(self.state if state is None else state, *inputs)
+
+    def policy_at(self, observation):
+        """The distribution over actions, before they are put in their bounds."""
+        return self._policy(self.state.actor, observation)
+
     def with_hyper(self, **values):
         hyper = {name: jnp.float32(value) for name, value in values.items()}
         return self.state._replace(hyper={**self.state.hyper, **hyper})
@@ -75,6 +85,18 @@ class Case:
 @cache
 def case(kind, **settings) -> Case:
     return Case(kind, **settings)
+
+
+# Of most tests: one program serves them all.
+RICH: dict[str, Any] = dict(
+    critic_subset=2,
+    penalise_actions=True,
+    target_update_interval=3,
+    tau=1.0,
+    max_mean_multiplier=1.5,
+    max_var_multiplier=12.0,
+    max_multiplier=3.0,
+)
 
 
 def known_noise(patch):
@@ -91,7 +113,7 @@ def known_noise(patch):
 @cache
 def computed(kind, penalise=False):
     """A fresh case, its gradients and what they tell, under the known noise."""
-    made = Case(kind, num_critics=3, penalise_actions=penalise)
+    made = Case(kind, penalise_actions=penalise)
     with pytest.MonkeyPatch.context() as patch:
         known_noise(patch)
         gradients, aux = made.gradients()
@@ -102,7 +124,7 @@ def computed(kind, penalise=False):
 
 
 def softplus(x):
-    return np.log1p(np.exp(x))
+    return np.logaddexp(0.0, x)
 
 
 def normal(actor, observation):

@@ -1,5 +1,6 @@
 """A2C in whole runs: in both loops, with several choices at once, with minibatches."""
 
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -48,39 +49,47 @@ def test_several_choices_at_once_are_learned():
     agent.close()
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "jax:CartPole-v1"])
-def test_minibatches_are_updates_of_their_own_and_the_step_size_falls(env):
+both_loops = pytest.mark.parametrize("env", ["CartPole-v1", "jax:CartPole-v1"])
+
+
+@cache
+def ran(env):
+    """A run of 60 steps in each of two environments: its end, its summary, and every rollout that
+    was learned from."""
     settings = A2CConfig(hidden_sizes=(8,), horizon=6, minibatches=3, anneal_learning_rate=True)
     agent = agent_class("a2c")(env, settings, num_envs=2)
-    summary = agent.train(120, progress=False)  # ten rollouts; the host learns one step later
-    trainer: Any = agent._trainer
-    rollouts = 10 if env.startswith("jax:") else 9
-    state = trainer.learner.state
-    assert trainer.position.updates == int(state.updates[0]) == 3 * rollouts
-    assert 0 < float(state.hyper["learning_rate"][0]) < 0.101 * 7e-4
-    assert 0 < summary.history[-1]["train/value_loss"] < 6**2  # of six rewards of 1
-    agent.close()
-    with pytest.raises(ConfigError, match="cannot be split"):
-        agent_class("a2c")(env, A2CConfig(minibatches=3), num_envs=1).train(1, progress=False)
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "jax:CartPole-v1"])
-def test_a_rollout_is_in_the_order_it_happened(env):
-    """In both loops: traces run along time."""
-    seen = []
-    agent = agent_class("a2c")(env, A2CConfig(hidden_sizes=(8,), horizon=7), num_envs=3)
-    prepare = agent.algorithm.prepare
+    seen, prepare = [], agent.algorithm.prepare
 
     def watched(state, batch):
         jax.debug.callback(lambda steps: seen.append(jax.tree.map(np.asarray, steps)), batch)
         return prepare(state, batch)
 
     agent.algorithm.prepare = watched
-    agent.train(3 * 50, progress=False)
+    summary = agent.train(120, progress=False)  # ten rollouts; the host learns one step later
     jax.effects_barrier()
+    trainer: Any = agent._trainer
+    state, updates = jax.device_get(trainer.learner.state), trainer.position.updates
     agent.close()
-    assert len(seen) == 7
+    return state, updates, summary, seen, 10 if env.startswith("jax:") else 9
+
+
+@both_loops
+def test_minibatches_are_updates_of_their_own_and_the_step_size_falls(env):
+    state, updates, summary, _, rollouts = ran(env)
+    assert updates == int(state.updates[0]) == 3 * rollouts
+    assert 0 < float(state.hyper["learning_rate"][0]) < 0.101 * 7e-4
+    assert 0 < summary.history[-1]["train/value_loss"] < 6**2  # of six rewards of 1
+    with pytest.raises(ConfigError, match="cannot be split"):
+        agent_class("a2c")(env, A2CConfig(minibatches=3), num_envs=1).train(1, progress=False)
+
+
+@both_loops
+def test_a_rollout_is_in_the_order_it_happened(env):
+    """In both loops: traces run along time."""
+    *_, seen, rollouts = ran(env)
+    assert len(seen) == rollouts
     for steps in seen:
         follows = (steps.next_observation[:-1] == steps.observation[1:]).all(axis=-1)
         assert steps.valid.all() and (follows | steps.last[:-1]).all()
         assert follows.any()
+    assert any(steps.last.any() for steps in seen)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, Case, make_batch
+from algorithm_cases import KEY, Case, case, make_batch, mapped
 
 import understudy as us
 from understudy.algorithms.addons import add_terms
@@ -18,17 +18,22 @@ def head_on_identity(kind, size=2, seed=0, **settings):
     return kind(MLP(3, (), key), 3, size, key, kaiming, **settings)
 
 
+answer_of = jax.jit(lambda actor, observation: actor(observation))
+size_of = jax.jit(lambda actor, observation: jnp.mean(jnp.abs(actor.mode(observation))))
+
+
 def test_kl_between_gaussians_against_numerical_integration():
     ours = head_on_identity(GaussianActor, size=1, initial_log_std=-0.3)
     theirs = head_on_identity(GaussianActor, size=1, seed=1, initial_log_std=0.4)
     batch = make_batch(4)
-    term, metrics = us.kl_to_reference(theirs, 0.5)(ours, batch, KEY)
+    term, metrics = jax.jit(us.kl_to_reference(theirs, 0.5))(ours, batch, KEY)
     grid = np.linspace(-15, 15, 20_001)
     want = []
-    for observation, weight in zip(batch.observation, batch.weight, strict=True):
+    answers = [np.asarray(answer_of(actor, batch.observation).mean) for actor in (ours, theirs)]
+    for row, weight in enumerate(np.asarray(batch.weight)):
         densities = []
-        for actor in (ours, theirs):
-            mean, std = float(actor(observation).mean[0]), float(jnp.exp(actor.log_std[0]))
+        for actor, answer in zip((ours, theirs), answers, strict=True):
+            mean, std = float(answer[row, 0]), float(np.exp(np.asarray(actor.log_std)[0]))
             densities.append(np.exp(-0.5 * ((grid - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi)))
         p, q = densities
         want.append(float(weight) * np.trapezoid(p * np.log(p / q), grid))
@@ -39,9 +44,10 @@ def test_kl_between_gaussians_against_numerical_integration():
 def test_kl_between_categoricals_by_its_definition():
     ours, theirs = (head_on_identity(CategoricalActor, size=3, seed=seed) for seed in (0, 1))
     batch = make_batch(4)
-    _, metrics = us.kl_to_reference(theirs, 1.0)(ours, batch, KEY)
+    _, metrics = jax.jit(us.kl_to_reference(theirs, 1.0))(ours, batch, KEY)
     p, q = (
-        np.asarray(actor(batch.observation).probabilities, np.float64) for actor in (ours, theirs)
+        np.asarray(answer_of(actor, batch.observation).probabilities, np.float64)
+        for actor in (ours, theirs)
     )
     want = np.mean(np.asarray(batch.weight) * np.sum(p * np.log(p / q), axis=-1))
     assert metrics["reference_kl"] == pytest.approx(want, rel=1e-4)
@@ -50,27 +56,27 @@ def test_kl_between_categoricals_by_its_definition():
 def test_the_reference_is_its_own_nearest_policy():
     """The term is zero at the reference and pulls towards it: only the actor has a gradient."""
     reference = head_on_identity(GaussianActor)
-    addon = us.kl_to_reference(reference, 1.0)
-    batch = make_batch()
-    assert addon(reference, batch, KEY)[0] == pytest.approx(0.0, abs=1e-6)
-    actor = jax.tree.map(lambda x: x + 0.1, reference)
-    step = jax.grad(lambda a: addon(a, batch, KEY)[0])(actor)
-    nearer = jax.tree.map(lambda a, g: a - 0.05 * g, actor, step)
-    assert addon(nearer, batch, KEY)[0] < addon(actor, batch, KEY)[0]
+    batch, term = make_batch(), us.kl_to_reference(reference, 1.0)
+    addon = jax.jit(jax.value_and_grad(lambda actor: term(actor, batch, KEY)[0]))
+    assert addon(reference)[0] == pytest.approx(0.0, abs=1e-6)
+    actor = mapped(lambda x: x + np.float32(0.1), reference)
+    value, step = addon(actor)
+    nearer = mapped(lambda a, g: a - np.float32(0.05) * g, actor, step)
+    assert addon(nearer)[0] < value
 
 
 def test_a_deterministic_policy_has_no_kl():
-    made = Case("td3")
+    made = case("td3")
     with pytest.raises(ConfigError, match="needs a policy that is random"):
         us.kl_to_reference(made.state.actor, 1.0)(made.state.actor, make_batch(), KEY)
 
 
 def test_the_penalty_is_the_square_of_what_the_policy_would_do():
     for name in ("td3", "sac"):
-        made, batch = Case(name), make_batch()
-        term, metrics = us.action_penalty(0.1)(made.state.actor, batch, KEY)
-        answer = made.state.actor(batch.observation)
-        action = np.asarray(answer if name == "td3" else jnp.tanh(answer[0]))
+        made, batch = case(name), make_batch()
+        term, metrics = jax.jit(us.action_penalty(0.1))(made.state.actor, batch, KEY)
+        answer = made.answer(batch.observation)
+        action = np.asarray(answer if name == "td3" else np.tanh(answer[0]))
         want = np.mean(np.asarray(batch.weight) * np.sum(action**2, axis=-1))
         assert metrics["action_square"] == pytest.approx(want, rel=1e-5)
         assert term == pytest.approx(0.1 * want, rel=1e-5)
@@ -80,7 +86,7 @@ def test_the_penalty_is_the_square_of_what_the_policy_would_do():
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_a_penalty_makes_actions_smaller(name):
-    plain, penalised = Case(name), Case(name, loss_addons=(us.action_penalty(50.0),))
+    plain, penalised = case(name), Case(name, loss_addons=(us.action_penalty(50.0),))
     sizes = []
     for made in (plain, penalised):
         state = made.state
@@ -88,7 +94,7 @@ def test_a_penalty_makes_actions_smaller(name):
             state, aux = made.update(
                 state, make_batch(seed=index), jax.random.PRNGKey(index), index
             )
-        sizes.append(float(jnp.mean(jnp.abs(state.actor.mode(make_batch().observation)))))
+        sizes.append(float(size_of(state.actor, make_batch().observation)))
     assert sizes[1] < 0.5 * sizes[0]
     assert "addon/action_square" in aux.metrics
 

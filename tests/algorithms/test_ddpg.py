@@ -9,7 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, SMALL, SPEC, close, distinct_targets, make_batch, same
+from algorithm_cases import (
+    KEY,
+    SMALL,
+    SPEC,
+    close,
+    compiled,
+    distinct_targets,
+    make_batch,
+    mapped,
+    same,
+    shards_of,
+)
 from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
 
 from understudy.algorithms.base import Algorithm, mean_of_shards
@@ -28,19 +39,19 @@ def made(**settings) -> tuple[Any, Any]:
 
 
 @cache
-def compiled(algorithm, what):
+def program(algorithm, what):
     function = getattr(algorithm, what)
     return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
 
 
 def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
     batch = make_batch() if batch is None else batch
-    return compiled(algorithm, "gradients")(state, batch, key, jnp.int32(index))
+    return program(algorithm, "gradients")(state, batch, key, jnp.int32(index))
 
 
 def updated(algorithm, state, batch=None, key=KEY, index=0):
     batch = make_batch() if batch is None else batch
-    return compiled(algorithm, "update")(state, batch, key, jnp.int32(index))
+    return program(algorithm, "update")(state, batch, key, jnp.int32(index))
 
 
 def agree(got, want):
@@ -53,33 +64,35 @@ def agree(got, want):
 
 def test_target_on_a_napkin():
     # at (.5, −.9): Q₁ = .5 − 1.8 + 1 = −.3, Q₂ = .4 + .5 = .9; the last row terminated
-    got = losses.critic_target(Fixed(jnp.array([0.5, -0.9])), CRITICS, BATCH)
+    target_of = jax.jit(losses.critic_target)
+    got = target_of(Fixed(jnp.array([0.5, -0.9])), CRITICS, BATCH)
     np.testing.assert_allclose(got, [1 - 0.9 * 0.3, 2 - 0.5 * 0.3, 5.0], rtol=1e-6)
-    second = jax.tree.map(lambda x: x[1:], CRITICS)
-    alone = losses.critic_target(Fixed(jnp.array([0.5, -0.9])), second, BATCH)
+    second = mapped(lambda x: x[1:], CRITICS)
+    alone = target_of(Fixed(jnp.array([0.5, -0.9])), second, BATCH)
     np.testing.assert_allclose(alone, [1 + 0.9 * 0.9, 2 + 0.5 * 0.9, 5.0], rtol=1e-6)
 
 
 def test_losses_on_a_napkin():
     # Q₁ = 1, 2, 3 and Q₂ = ½, −½, −½ against .73, 2.15, 5; weights 1, 2, 0
     weighted = BATCH._replace(weight=jnp.array([1.0, 2.0, 0.0]))
-    loss, error = losses.critic_loss(CRITICS, weighted, TARGET)
+    loss, error = jax.jit(losses.critic_loss)(CRITICS, weighted, TARGET)
     np.testing.assert_allclose(error, [[0.27, -0.15, -2.0], [-0.23, -2.65, -5.5]], rtol=1e-5)
     want = (0.0729 + 2 * 0.0225 + 0.0529 + 2 * 7.0225) / 3
     assert float(loss) == pytest.approx(want, rel=1e-5)
-    first = jax.tree.map(lambda x: x[0], CRITICS)
+    first = mapped(lambda x: x[0], CRITICS)
     actor = Fixed(jnp.array([0.5, -0.9]))
-    value, gradient = jax.value_and_grad(losses.actor_loss)(actor, first, weighted)
+    value, gradient = jax.jit(jax.value_and_grad(losses.actor_loss))(actor, first, weighted)
     assert float(value) == pytest.approx(0.3, rel=1e-5)
     np.testing.assert_allclose(gradient.answer, [-1.0, -2.0], rtol=1e-6)
 
 
 def test_td3_without_smoothing_has_the_same_target():
-    _, state = made(num_critics=2)
+    _, state = made(num_critics=3)
     networks = (state.target_actor, state.target_critic, make_batch())
     zero, noise = jnp.float32(0.0), jnp.ones((8, 2))
-    theirs = td3_losses.critic_target(*networks, zero, zero, noise)
-    np.testing.assert_allclose(losses.critic_target(*networks), theirs, rtol=1e-6)
+    theirs = jax.jit(td3_losses.critic_target)(*networks, zero, zero, noise)
+    ours = jax.jit(losses.critic_target)(*networks)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 # -- whole gradients against float64 ----------------------------------------------------------
@@ -110,7 +123,7 @@ def test_critic(num_critics):
 
 @pytest.mark.parametrize("wrong", [{"actor": "actor"}, {"critic": "critic"}])
 def test_both_targets_are_in_the_target(wrong):
-    algorithm, state = made()
+    algorithm, state = made(num_critics=1)
     batch = by_hand.wide(make_batch())
     q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
     other = np.abs(q - target_by_hand(state, **wrong)).mean(0)
@@ -159,31 +172,28 @@ def test_a_drawn_critic_speaks_for_all():
 
 
 def test_update_is_apply_after_gradients():
-    algorithm, state = made()
+    algorithm, state = made(num_critics=1)
     assert type(algorithm).update is Algorithm.update
     gradients, aux = gradients_of(algorithm, state)
     new, update_aux = updated(algorithm, state)
-    close(algorithm.apply(state, gradients), new, 1e-5)
+    close(compiled(algorithm, "apply")(state, gradients), new, 1e-5)
     close(aux, update_aux, 1e-5)
 
 
-@pytest.mark.parametrize("subset", [None, 1])
+@pytest.mark.parametrize("subset", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_mean_of_the_shards_is_the_whole(subset):
     algorithm, state = made(num_critics=3, critic_subset=subset)
     batch = make_batch()
     whole, whole_aux = gradients_of(algorithm, state)
-    shards = [
-        gradients_of(algorithm, state, jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
-        for start in (0, 4)
-    ]
-    mean = mean_of_shards([gradients for gradients, _ in shards])
+    shards = [gradients_of(algorithm, state, shard) for shard in shards_of(batch)]
+    mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
     close(mean._replace(due=None), whole._replace(due=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
 
 def test_everything_in_the_state_changes():
-    algorithm, state = made()
+    algorithm, state = made(num_critics=1)
     new = state
     for index in range(3):
         new, _ = updated(algorithm, new, make_batch(seed=index), index=index)
@@ -204,46 +214,49 @@ def test_targets_move_a_fraction_tau_when_it_is_their_turn(index):
         if index % 3:
             assert same(old, now)
         else:
-            want = jax.tree.map(lambda t, n: 0.8 * t + 0.2 * n, old, getattr(new, name))
+            want = mapped(lambda t, n: 0.8 * t + 0.2 * n, old, getattr(new, name))
             close(now, want, 1e-5)
 
 
 def test_actor_and_critic_have_step_sizes_of_their_own():
     """Adam's first step is as long as its step size, whatever the gradient."""
-    algorithm, state = made(actor_learning_rate=0.02, critic_learning_rate=0.003)
-    new, _ = updated(algorithm, state)
+    _, state = made(actor_learning_rate=0.02, critic_learning_rate=0.003)
+    new, _ = updated(made(num_critics=1)[0], state)  # step sizes live in the state
     for name, step in (("actor", 0.02), ("critic", 0.003)):
-        moved = jax.tree.map(lambda x, y: x - y, getattr(new, name), getattr(state, name))
+        moved = mapped(lambda x, y: x - y, getattr(new, name), getattr(state, name))
         for leaf in jax.tree.leaves(moved):
             np.testing.assert_allclose(np.abs(leaf), step, rtol=1e-2)
 
 
 def test_a_fresh_state_has_targets_of_its_own():
-    state = made()[0].init(SPEC, KEY)
+    algorithm = DDPG(DDPGConfig(**SMALL))
+    state = algorithm.init(SPEC, KEY)
     assert same(state.target_critic, state.critic) and same(state.target_actor, state.actor)
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)
-    assert made()[0].q_values(state, jnp.ones((4, 3)), jnp.zeros((4, 2))).shape == (1, 4)
+    q = jax.eval_shape(algorithm.q_values, state, jnp.ones((4, 3)), jnp.zeros((4, 2)))
+    assert q.shape == (1, 4)
 
 
 def test_observations_are_normalised_wherever_networks_see_them():
     algorithm, plain = made(normalise_observations=True)
-    _, without = made()
-    rows = 5.0 + 2.0 * jax.random.normal(KEY, (50, 3))
-    state = algorithm.observe(plain, rows, jnp.zeros(50), jnp.ones(50, bool))
-    mean, std = np.mean(rows, axis=0), np.std(rows, axis=0)
-    action = jnp.zeros((50, 2))
-    got = algorithm.q_values(state, rows, action)
-    want = made()[0].q_values(without, (rows - mean) / std, action)
+    other, without = made(num_critics=1)
+    rows = (5.0 + 2.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
+    scaled = jnp.asarray((rows - np.mean(rows, axis=0)) / np.std(rows, axis=0))
+    rows, action = jnp.asarray(rows), jnp.zeros((50, 2))
+    state = compiled(algorithm, "observe")(plain, rows, jnp.zeros(50), jnp.ones(50, bool))
+    got = compiled(algorithm, "q_values")(state, rows, action)
+    want = compiled(other, "q_values")(without, scaled, action)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
-    acted, _, _ = algorithm.act(
-        algorithm.policy(state), (), rows, jnp.zeros(50, bool), KEY, explore=False
+    acted, _, _ = compiled(algorithm, "act")(
+        algorithm.policy(state), (), rows, jnp.zeros(50, bool), KEY, False
     )
-    np.testing.assert_allclose(acted, without.actor((rows - mean) / std), rtol=1e-3, atol=1e-4)
+    want = by_hand.network(by_hand.numbers(without.actor), np.asarray(scaled, np.float64))
+    np.testing.assert_allclose(acted, np.tanh(want), rtol=1e-3, atol=1e-4)
 
 
 def test_specs_and_settings_that_make_no_sense_are_refused():
-    algorithm, _ = made()
+    algorithm, _ = made(num_critics=1)
     algorithm.check(SPEC)
     infinite = Continuous((-1.0, -np.inf), (1.0, np.inf), (2,))
     for spec, words in [
@@ -278,17 +291,16 @@ def test_presets_differ_from_the_defaults(name):
 def still(algorithm, state, **hyper):
     """A policy whose actor says 0 everywhere: what remains is noise."""
     moved = {name: jnp.float32(value) for name, value in hyper.items()}
-    state = state._replace(
-        actor=jax.tree.map(jnp.zeros_like, state.actor), hyper={**state.hyper, **moved}
-    )
+    state = state._replace(actor=mapped(np.zeros_like, state.actor), hyper={**state.hyper, **moved})
     return algorithm.policy(state)
 
 
 def walk(algorithm, policy, envs, steps, first=None):
     """Actions [steps, envs, 2] of exploring; `first` marks rows that restart at step 1."""
-    act = jax.jit(algorithm.act, static_argnums=5)
-    memory, actions = algorithm.memory(policy, envs), []
-    for step, key in enumerate(jax.random.split(KEY, steps)):
+    act = compiled(algorithm, "act")
+    memory, actions = compiled(algorithm, "memory")(policy, envs), []
+    for step in range(steps):
+        key = jax.random.PRNGKey(step)
         start = jnp.ones(envs, bool) if step == 0 else jnp.zeros(envs, bool)
         start = first if step == 1 and first is not None else start
         action, memory, _ = act(policy, memory, jnp.zeros((envs, 3)), start, key, True)
@@ -299,15 +311,17 @@ def walk(algorithm, policy, envs, steps, first=None):
 @pytest.mark.parametrize("noise", ["gaussian", "ornstein_uhlenbeck"])
 def test_deterministic_acting_is_noise_free_and_exploring_is_bounded(noise):
     algorithm, state = made(noise=noise, exploration_noise=2.0)
-    policy = algorithm.policy(state)
-    observation, first = 3 * jax.random.normal(KEY, (64, 3)), jnp.ones(64, bool)
+    policy, act = algorithm.policy(state), compiled(algorithm, "act")
+    rows = 3 * np.random.default_rng(0).normal(size=(64, 3))
+    observation, first = jnp.asarray(rows, jnp.float32), jnp.ones(64, bool)
     memory = algorithm.memory(policy, 64)
-    keys = jax.random.split(KEY, 2)
-    calm, kept, _ = algorithm.act(policy, memory, observation, first, keys[0], False)
+    keys = [jax.random.PRNGKey(seed) for seed in (0, 1)]
+    calm, kept, _ = act(policy, memory, observation, first, keys[0], False)
     assert same(kept, memory)
-    assert same(calm, algorithm.act(policy, memory, observation, first, keys[1], False)[0])
-    np.testing.assert_allclose(calm, state.actor(observation), rtol=1e-6)
-    one, two = (algorithm.act(policy, memory, observation, first, k, True)[0] for k in keys)
+    assert same(calm, act(policy, memory, observation, first, keys[1], False)[0])
+    answer = jax.jit(lambda actor: actor(observation))(state.actor)
+    np.testing.assert_allclose(calm, answer, rtol=1e-6)
+    one, two = (act(policy, memory, observation, first, key, True)[0] for key in keys)
     assert one.shape == (64, 2) and np.abs(one).max() == 1.0 and not same(one, two)
 
 
@@ -339,7 +353,7 @@ def test_how_long_noise_lingers(noise, theta, want):
 
 def test_lingering_noise_restarts_with_an_episode_and_only_there():
     algorithm, state = made(noise="ornstein_uhlenbeck")
-    begun = jnp.arange(4_000) % 2 == 0
+    begun = jnp.asarray(np.arange(4_000) % 2 == 0)
     policy = still(algorithm, state, noise_theta=0.01)
     before, after = walk(algorithm, policy, 4_000, 2, begun)
     begun = np.asarray(begun)
@@ -353,16 +367,17 @@ def test_a_deviation_that_moves_counts_at_once():
     """Memory is free of scale: quieter noise is the same noise, smaller, from this step on."""
     algorithm, state = made(noise="ornstein_uhlenbeck")
     loud, quiet = (still(algorithm, state, exploration_noise=s) for s in (0.2, 0.05))
-    memory = 0.5 * jax.random.normal(KEY, (16, 2))
+    memory = jnp.asarray(0.5 * np.random.default_rng(0).normal(size=(16, 2)), jnp.float32)
     rows, first = jnp.zeros((16, 3)), jnp.zeros(16, bool)
-    one, kept, _ = algorithm.act(loud, memory, rows, first, KEY, True)
-    two, also_kept, _ = algorithm.act(quiet, memory, rows, first, KEY, True)
-    np.testing.assert_allclose(two, 0.25 * one, rtol=1e-5)
+    act = compiled(algorithm, "act")
+    one, kept, _ = act(loud, memory, rows, first, KEY, True)
+    two, also_kept, _ = act(quiet, memory, rows, first, KEY, True)
+    np.testing.assert_allclose(two, 0.25 * np.asarray(one), rtol=1e-5)
     assert same(kept, also_kept) and not same(kept, memory)
 
 
 def test_memory_is_there_only_for_noise_that_lingers():
-    gaussian, state = made()
+    gaussian, state = made(num_critics=1)
     assert gaussian.memory(gaussian.policy(state), 5) == ()
     lingering, state = made(noise="ornstein_uhlenbeck")
     memory = lingering.memory(lingering.policy(state), 5)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, close, same
+from algorithm_cases import KEY, close, compiled, mapped, same, settled, shards_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,11 +48,11 @@ def make_batch(size=8, seed=0):
     return Batch(
         observation=normal(size, 3),
         action=jnp.asarray(rng.integers(0, CHOICES, size), jnp.int32),
-        reward=2.0 * normal(size),
+        reward=jnp.asarray(2.0 * rng.normal(size=size), jnp.float32),
         discount=jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=size), jnp.float32),
         next_observation=normal(size, 3),
         weight=jnp.asarray(rng.uniform(0.5, 1.5, size=size), jnp.float32),
-        row=jnp.arange(size, dtype=jnp.int32),
+        row=jnp.asarray(np.arange(size), jnp.int32),
     )
 
 
@@ -61,8 +61,8 @@ class Made:
 
     def __init__(self, settings):
         self.algorithm = DDQN(DDQNConfig(**{**SMALL, **settings}))
-        state = self.algorithm.init(SPEC, KEY)
-        moved = jax.tree.map(lambda x: 0.2 - 1.5 * x, state.target_critic)
+        state = settled(self.algorithm.init(SPEC, KEY))
+        moved = mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.target_critic)
         self.state = state._replace(target_critic=moved)
         due = self.algorithm.due
         self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i)))
@@ -82,6 +82,12 @@ class Made:
 @cache
 def made(**settings) -> Made:
     return Made(settings)
+
+
+# Most tests take one of these, so that they share programs.
+THREE: dict[str, Any] = dict(loss="huber", num_critics=3)
+SUBSET: dict[str, Any] = dict(num_critics=3, critic_subset=2)
+DUELING: dict[str, Any] = dict(num_critics=3, dueling=True)
 
 
 # -- DDQN once more, in NumPy and float64, one row and one critic at a time -------------------
@@ -115,8 +121,15 @@ def cost_by_hand(error, kind):
     return np.where(inside, error**2 / 2, np.abs(error) - 0.5)
 
 
-@pytest.mark.parametrize("kind", ["huber", "squared"])
-@pytest.mark.parametrize("num_critics", [1, 3])
+@pytest.mark.parametrize(
+    "kind, num_critics",
+    [
+        ("huber", 3),
+        ("squared", 1),
+        pytest.param("huber", 1, marks=pytest.mark.slow),
+        pytest.param("squared", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_are_those_of_central_differences(kind, num_critics):
     one = made(loss=kind, num_critics=num_critics)
     gradients, aux = one.gradients()
@@ -161,9 +174,15 @@ NAPKIN = Batch(
 )
 
 
+target_of = jax.jit(losses.critic_target)
+loss_of = jax.jit(losses.critic_loss, static_argnums=3)
+slope_of = jax.jit(jax.grad(losses.critic_loss, has_aux=True), static_argnums=3)
+huber_of = jax.jit(jax.value_and_grad(losses.huber))
+
+
 def test_the_online_network_chooses_and_the_target_network_values():
     """Plain DQN (max of the target) would give 9.1 and 6; the online value 3.7 and 4.5."""
-    got = losses.critic_target(ONLINE, TARGET, NAPKIN)
+    got = target_of(ONLINE, TARGET, NAPKIN)
     np.testing.assert_allclose(got, [1 - 0.9, 2 + 0.5 * 2, 5.0], rtol=1e-6)
 
 
@@ -172,65 +191,63 @@ def test_the_mean_of_critics_chooses_and_the_smallest_target_values():
     # 1: 5, 4, 0. The targets say 9 and 4 to the one, 2 and 3 to the other.
     online = Table(jnp.concatenate([ONLINE.values, jnp.array([[[3.0, 0, 3], [5.0, 4, 0]]])]))
     target = Table(jnp.concatenate([TARGET.values, jnp.array([[[0.0, 0, 4], [3.0, 0, 0]]])]))
-    got = losses.critic_target(online, target, NAPKIN)
+    got = target_of(online, target, NAPKIN)
     np.testing.assert_allclose(got, [1 + 0.9 * 4, 2 + 0.5 * 2, 5.0], rtol=1e-6)
 
 
 def test_losses_on_a_napkin():
     # Q = 2, 4, 5 against 1.5, 1, 5: errors ½, 3, 0
     target = jnp.array([1.5, 1.0, 5.0])
-    loss, error = losses.critic_loss(ONLINE, NAPKIN, target, losses.huber)
+    loss, error = loss_of(ONLINE, NAPKIN, target, losses.huber)
     np.testing.assert_allclose(error, [[0.5, 3.0, 0.0]])
     assert float(loss) == pytest.approx((0.125 + 2.5) / 3)
-    loss, _ = losses.critic_loss(ONLINE, NAPKIN, target, losses.squared)
+    loss, _ = loss_of(ONLINE, NAPKIN, target, losses.squared)
     assert float(loss) == pytest.approx((0.125 + 4.5) / 3)
     weighted = NAPKIN._replace(weight=jnp.array([2.0, 1.0, 0.0]))
-    loss, _ = losses.critic_loss(ONLINE, weighted, target, losses.huber)
+    loss, _ = loss_of(ONLINE, weighted, target, losses.huber)
     assert float(loss) == pytest.approx((0.25 + 2.5) / 3)
-    slope = jax.grad(lambda c: losses.critic_loss(c, NAPKIN, target, losses.huber)[0])(ONLINE)
+    slope, _ = slope_of(ONLINE, NAPKIN, target, losses.huber)
     # eq. 1, with the pull of the large error cut at 1, and only what was done is moved
     np.testing.assert_allclose(slope.values, [[[0, 0, 0.5 / 3], [0, 1 / 3, 0]]], rtol=1e-6)
 
 
 @given(st.floats(-100, 100, width=32))
 def test_huber_is_a_square_that_becomes_a_line(error):
-    value, slope = jax.value_and_grad(losses.huber)(jnp.float32(error))
+    value, slope = huber_of(jnp.float32(error))
     assert float(slope) == pytest.approx(max(-1.0, min(1.0, error)), abs=1e-6)
     assert float(value) == pytest.approx(cost_by_hand(error, "huber"), rel=1e-5, abs=1e-30)
 
 
 def test_update_is_apply_after_gradients():
-    one = made(num_critics=2)
+    one = made(**THREE)
     assert DDQN.update is Algorithm.update
     gradients, aux = one.gradients()
     new, update_aux = one.update()
-    close(one.algorithm.apply(one.state, gradients), new, 1e-5)
+    close(compiled(one.algorithm, "apply")(one.state, gradients), new, 1e-5)
     close(aux, update_aux, 1e-5)
 
 
 def test_mean_of_the_shards_is_the_whole():
     """With critics drawn at random too: every shard must ask the same ones."""
-    one, batch = made(num_critics=4, critic_subset=2), make_batch()
+    one, batch = made(**SUBSET), make_batch()
     whole, whole_aux = one.gradients(batch=batch)
-    shards = [
-        one.gradients(batch=jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
-        for start in (0, 4)
-    ]
-    close(mean_of_shards([gradients for gradients, _ in shards]), whole, 1e-5)
+    shards = [one.gradients(batch=shard) for shard in shards_of(batch)]
+    close(mean_of_shards([jax.device_get(gradients) for gradients, _ in shards]), whole, 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
 
 def test_the_subset_of_critics_is_drawn_anew():
-    one = made(num_critics=4, critic_subset=1)
-    keys = jax.random.split(KEY, 24)
-    seen = {np.asarray(one.gradients(key=key)[1].priorities).tobytes() for key in keys}
-    assert len(seen) == 4
+    """Of three critics there are three pairs."""
+    one = made(**SUBSET)
+    keys = np.asarray(jax.random.split(KEY, 24))
+    seen = {np.asarray(one.gradients(key=jnp.asarray(key))[1].priorities).tobytes() for key in keys}
+    assert len(seen) == 3
 
 
 def test_everything_in_the_state_changes():
     """All but the hyper-parameters and the key, which the engine moves."""
-    one = made(num_critics=2, dueling=True)
+    one = made(**DUELING)
     state = one.state
     for index in range(3):
         state, _ = one.update(state, make_batch(seed=index), jax.random.PRNGKey(index), index)
@@ -242,16 +259,18 @@ def test_everything_in_the_state_changes():
 
 
 def test_the_target_is_copied_when_due_and_stands_still_otherwise():
-    one = made(target_update_interval=3)
+    one = made(target_update_interval=3, tau=0.1)
+    assert DDQNConfig().tau == 1.0
+    state = one.with_hyper(tau=1.0)
     for index in range(4):
-        new, _ = one.update(index=index)
+        new, _ = one.update(state, index=index)
         assert same(new.target_critic, new.critic if index % 3 == 0 else one.state.target_critic)
     assert one.algorithm.due_period == 3
-    assert made().algorithm.due(jnp.int32(1)).targets is True  # no conditional at all
+    assert made(**THREE).algorithm.due(jnp.int32(1)).targets is True  # no conditional at all
 
 
 def test_the_target_may_follow_slowly():
-    one = made(tau=0.1)
+    one = made(target_update_interval=3, tau=0.1)
     new, _ = one.update()
     old, online = by_hand.numbers(one.state.target_critic), by_hand.numbers(new.critic)
     want = [0.9 * x + 0.1 * y for x, y in zip(old, online, strict=True)]
@@ -259,7 +278,7 @@ def test_the_target_may_follow_slowly():
 
 
 def test_a_fresh_state():
-    state = made(initial_epsilon=0.7).algorithm.init(SPEC, KEY)
+    state = DDQN(DDQNConfig(**SMALL, **THREE, initial_epsilon=0.7)).init(SPEC, KEY)
     assert same(state.target_critic, state.critic)
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)  # donated buffers must not be shared
@@ -268,13 +287,13 @@ def test_a_fresh_state():
 
 def act(algorithm, policy, observation, key, explore):
     first = jnp.zeros(len(observation), bool)
-    return algorithm.act(policy, (), observation, first, key, explore)
+    return compiled(algorithm, "act")(policy, (), observation, first, key, explore)
 
 
 def test_acting_is_greedy_without_exploration():
-    one = made(num_critics=3)
+    one = made(**THREE)
     policy = one.algorithm.policy(one.state)  # ε = 1: were it heeded, this would be random
-    observation = 3 * jax.random.normal(KEY, (64, 3))
+    observation = jnp.asarray(3 * np.random.default_rng(0).normal(size=(6000, 3)), jnp.float32)
     action, memory, _ = act(one.algorithm, policy, observation, KEY, False)
     q = [by_hand.network(m, observation) for m in members(by_hand.numbers(one.state.critic))]
     assert np.array_equal(action, np.mean(q, axis=0).argmax(-1)) and memory == ()
@@ -284,9 +303,9 @@ def test_acting_is_greedy_without_exploration():
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_exploring_takes_epsilon_from_the_policy(epsilon):
     """A random action is the greedy one, too, once in three times."""
-    one = made()
+    one = made(**THREE)
     policy = one.algorithm.policy(one.with_hyper(epsilon=epsilon))
-    observation = jnp.tile(jnp.array([[0.3, -1.0, 0.5]]), (6000, 1))
+    observation = jnp.asarray(np.tile(np.float32([[0.3, -1.0, 0.5]]), (6000, 1)))
     calm, _, _ = act(one.algorithm, policy, observation, KEY, False)
     action, _, _ = act(one.algorithm, policy, observation, KEY, True)
     other = np.mean(np.asarray(action) != np.asarray(calm))
@@ -324,27 +343,29 @@ def test_epsilon_moves_by_itself_by_schedule_and_by_hand():
 
 
 def test_dueling_has_streams_of_its_own_and_the_same_face():
-    one = made(dueling=True, num_critics=2)
-    assert jax.tree.structure(one.state.critic) != jax.tree.structure(made().state.critic)
+    one = made(**DUELING)
+    assert jax.tree.structure(one.state.critic) != jax.tree.structure(made(**THREE).state.critic)
     observation = make_batch().observation
-    each = [jnp.full(8, action, jnp.int32) for action in range(CHOICES)]
-    q = np.stack([one.algorithm.q_values(one.state, observation, a) for a in each], axis=-1)
-    assert q.shape == (2, 8, CHOICES)
-    value = one.algorithm.value(one.state, observation)
+    each = [jnp.asarray(np.full(8, action, np.int32)) for action in range(CHOICES)]
+    ask = compiled(one.algorithm, "q_values")
+    q = np.stack([ask(one.state, observation, a) for a in each], axis=-1)
+    assert q.shape == (3, 8, CHOICES)
+    value = compiled(one.algorithm, "value")(one.state, observation)
     np.testing.assert_allclose(value, q.mean(0).max(-1), rtol=1e-5)
 
 
 def test_questions_and_acting_see_observations_as_the_networks_do():
     one = made(normalise_observations=True, num_critics=3)
-    rows, action = make_batch(64).observation * 30.0 + 50.0, make_batch(64).action
-    seen = one.algorithm.observe(one.state, rows, jnp.zeros(64), jnp.ones(64, bool))
-    calm = (rows - rows.mean(0)) / rows.std(0)
-    want = one.algorithm.q_values(one.state, calm, action)
-    np.testing.assert_allclose(one.algorithm.q_values(seen, rows, action), want, rtol=1e-3)
+    rows, action = np.asarray(make_batch(64).observation) * 30.0 + 50.0, make_batch(64).action
+    calm, rows = jnp.asarray((rows - rows.mean(0)) / rows.std(0)), jnp.asarray(rows)
+    observe, ask = (compiled(one.algorithm, name) for name in ("observe", "q_values"))
+    seen = observe(one.state, rows, jnp.zeros(64), jnp.ones(64, bool))
+    want = ask(one.state, calm, action)
+    np.testing.assert_allclose(ask(seen, rows, action), want, rtol=1e-3)
     greedy = act(one.algorithm, one.algorithm.policy(seen), rows, KEY, False)[0]
     assert len(np.unique(greedy)) > 1
-    best = one.algorithm.q_values(seen, rows, greedy).mean(0)
-    np.testing.assert_allclose(one.algorithm.value(seen, rows), best, rtol=1e-6)
+    best = np.asarray(ask(seen, rows, greedy)).mean(0)
+    np.testing.assert_allclose(compiled(one.algorithm, "value")(seen, rows), best, rtol=1e-6)
 
 
 def test_what_ddqn_refuses():
@@ -356,7 +377,7 @@ def test_what_ddqn_refuses():
         DDQNConfig(final_epsilon=0.0, epsilon_schedule="exponential")
     with pytest.raises(ConfigError, match="loss must be one of huber, squared"):
         DDQNConfig(loss="hubert")
-    algorithm = made().algorithm
+    algorithm = made(**THREE).algorithm
     algorithm.check(SPEC)
     box = Continuous((-1.0,), (1.0,), (1,))
     for action in (box, MultiDiscrete((2, 3), (0, 0), (2,))):
@@ -364,24 +385,36 @@ def test_what_ddqn_refuses():
             algorithm.check(Spec(SPEC.observation, action))
 
 
-def test_own_encoders_take_the_critics_place():
+@pytest.mark.parametrize("dueling", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_own_encoders_take_the_critics_place(dueling):
     networks = Networks(critic_encoder=lambda inputs, key: eqx.nn.Linear(inputs, 7, key=key))
-    for dueling in (False, True):
-        algorithm = DDQN(DDQNConfig(**SMALL, dueling=dueling), networks=networks)
+    algorithm = DDQN(DDQNConfig(**SMALL, dueling=dueling), networks=networks)
+
+    @jax.jit
+    def begin_and_update(batch):
         state = algorithm.init(SPEC, KEY)
-        new, aux = algorithm.update(state, make_batch(), KEY, algorithm.due(0))
-        assert np.isfinite(aux.metrics["critic_loss"])
-        assert not same(new.critic, state.critic)
+        return state, *algorithm.update(state, batch, KEY, algorithm.due(0))
+
+    state, new, aux = begin_and_update(make_batch())
+    assert np.isfinite(aux.metrics["critic_loss"])
+    assert not same(new.critic, state.critic)
+
+
+REPLAY = dict(prioritised=True, n_step=3)
+NORMALISED = dict(
+    normalise_observations=True, normalise_rewards=True, num_critics=2, critic_subset=1
+)
+SELDOM = dict(dueling=True, update_every=4, updates_per_step=0.5)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(prioritised=True, n_step=3),
-        dict(normalise_observations=True, normalise_rewards=True, num_critics=2, critic_subset=1),
-        dict(dueling=True, update_every=4, updates_per_step=0.5),
+        pytest.param({**REPLAY, **NORMALISED, **SELDOM}, id="all"),
+        pytest.param(REPLAY, id="prioritised", marks=pytest.mark.slow),
+        pytest.param(NORMALISED, id="normalised", marks=pytest.mark.slow),
+        pytest.param(SELDOM, id="dueling", marks=pytest.mark.slow),
     ],
-    ids=["prioritised", "normalised", "dueling"],
 )
 def test_it_trains_on_a_real_environment(settings):
     small = dict(start_steps=30, min_buffer_size=50, batch_size=16, buffer_size=200)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, case, make_batch, same
+from algorithm_cases import KEY, case, make_batch, mapped, same
 
 MEMBERS = 3
 ACTOR_PARTS = ("actor", "actor_moments")
@@ -105,8 +105,7 @@ def compiled(index_axis):
     """The program of one update of K members."""
     made = case("td3")
     states, batch = (
-        jax.tree.map(lambda x: jnp.stack([x] * MEMBERS), tree)
-        for tree in (made.state, make_batch())
+        mapped(lambda x: np.stack([x] * MEMBERS), tree) for tree in (made.state, make_batch())
     )
     keys = jax.random.split(KEY, MEMBERS)
     index = jnp.int32(0) if index_axis is None else jnp.zeros(MEMBERS, jnp.int32)
@@ -132,11 +131,11 @@ def test_the_check_above_can_fail():
 def test_members_are_independent():
     made = case("td3")
     batches = [make_batch(seed=seed) for seed in range(MEMBERS)]
-    keys = jax.random.split(KEY, MEMBERS)
-    states = [jax.tree.map(lambda x, s=s: x * (1 + s), made.state) for s in range(MEMBERS)]
-    stacked = [jax.tree.map(lambda *x: jnp.stack(x), *trees) for trees in (states, batches)]
+    keys = [jax.random.PRNGKey(seed) for seed in range(MEMBERS)]
+    states = [mapped(lambda x, s=s: x * (1 + s), made.state) for s in range(MEMBERS)]
+    stacked = [mapped(lambda *x: np.stack(x), *trees) for trees in (states, batches)]
     lifted = jax.jit(jax.vmap(made.raw_update, in_axes=(0, 0, 0, None)))
-    together, _ = lifted(*stacked, keys, jnp.int32(0))
+    together, _ = jax.device_get(lifted(*stacked, jnp.asarray(np.stack(keys)), jnp.int32(0)))
     for member in range(MEMBERS):
         alone, _ = made.update(states[member], batches[member], keys[member])
         for x, y in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):

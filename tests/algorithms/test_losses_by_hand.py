@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithm_cases import mapped
 
 from understudy.algorithms.sac import losses as sac
 from understudy.algorithms.td3 import losses as td3
@@ -61,7 +62,9 @@ def test_td3_target():
     # actions (.7, −1.2 → −1), (.8, −.6); Q₁ = −.3, .6; Q₂ = .8, .3; the last row terminated
     noise = jnp.array([[1.0, -10.0], [2.0, 10.0], [3.0, 3.0]])
     actor = Fixed(jnp.array([0.5, -0.9]))
-    got = td3.critic_target(actor, CRITICS, BATCH, jnp.float32(0.2), jnp.float32(0.3), noise)
+    got = jax.jit(td3.critic_target)(
+        actor, CRITICS, BATCH, jnp.float32(0.2), jnp.float32(0.3), noise
+    )
     np.testing.assert_allclose(got, [1 - 0.9 * 0.3, 2 + 0.5 * 0.3, 5.0], rtol=1e-6)
 
 
@@ -69,14 +72,15 @@ def test_td3_target():
 def test_critic_losses(losses, factor):
     # Q₁ = 1, 2, 3 and Q₂ = ½, −½, −½ against .73, 2.15, 5
     one, two = np.array([0.27, -0.15, -2.0]), np.array([-0.23, -2.65, -5.5])
-    loss, error = losses.critic_loss(CRITICS, BATCH, TARGET)
+    evaluate = jax.jit(jax.value_and_grad(losses.critic_loss, has_aux=True))
+    (loss, error), gradient = evaluate(CRITICS, BATCH, TARGET)
     np.testing.assert_allclose(error, [one, two], rtol=1e-5)
     want = (0.0729 + 0.0225 + 4.0 + 0.0529 + 7.0225 + 30.25) / 3
     assert float(loss) == pytest.approx(factor * want, rel=1e-5)
-    weighted, _ = losses.critic_loss(CRITICS, BATCH._replace(weight=jnp.array([1.0, 2, 0])), TARGET)
+    unequal = BATCH._replace(weight=jnp.array([1.0, 2, 0]))
+    (weighted, _), _ = evaluate(CRITICS, unequal, TARGET)
     want = (0.0729 + 2 * 0.0225 + 0.0529 + 2 * 7.0225) / 3
     assert float(weighted) == pytest.approx(factor * want, rel=1e-5)
-    gradient = jax.grad(lambda c: losses.critic_loss(c, BATCH, TARGET)[0])(CRITICS)
     # ∂/∂b = 2·mean error, ∂/∂v = 2·mean(error·a): only row 2 has a₀, only row 3 has a₁
     np.testing.assert_allclose(gradient.b, 2 * factor * np.array([one.mean(), two.mean()]), 1e-5)
     want = 2 * factor / 3 * np.array([[-0.15, -2.0], [-2.65, -5.5]])
@@ -85,9 +89,9 @@ def test_critic_losses(losses, factor):
 
 def test_td3_actor_loss():
     """Minus the first critic, not the smallest: Q₁(.5, −.9) = −.3, Q₂ = .9."""
-    first = jax.tree.map(lambda x: x[0], CRITICS)
+    first = mapped(lambda x: x[0], CRITICS)
     actor = Fixed(jnp.array([0.5, -0.9]))
-    value, gradient = jax.value_and_grad(td3.actor_loss)(actor, first, BATCH)
+    value, gradient = jax.jit(jax.value_and_grad(td3.actor_loss))(actor, first, BATCH)
     assert float(value) == pytest.approx(0.3, rel=1e-5)
     np.testing.assert_allclose(gradient.answer, [-1.0, -2.0], rtol=1e-6)
 
@@ -95,20 +99,21 @@ def test_td3_actor_loss():
 def test_sac_target():
     # mean 0, σ 1, noise 0: action 0, log π = −log 2π in two dimensions; min(1, ½) = ½
     actor = FixedGaussian(jnp.zeros(2), jnp.zeros(2))
-    got = sac.critic_target(actor, CRITICS, BATCH, jnp.float32(0.2), jnp.zeros((3, 2)))
+    got = jax.jit(sac.critic_target)(actor, CRITICS, BATCH, jnp.float32(0.2), jnp.zeros((3, 2)))
     value = 0.5 + 0.2 * LOG_TWO_PI
     np.testing.assert_allclose(got, [1 + 0.9 * value, 2 + 0.5 * value, 5.0], rtol=1e-6)
 
 
 def test_sac_actor_loss_and_its_reparameterised_gradient():
     """The trap: a draw without a path back to the actor gives no gradient through Q."""
-    alpha, noise = jnp.float32(0.2), jnp.tile(jnp.array([[1.0, -1.0]]), (3, 1))
+    alpha, noise = jnp.float32(0.2), jnp.array([[1.0, -1.0]] * 3)
     actor = FixedGaussian(jnp.zeros(2), jnp.zeros(2))
 
     def objective(actor, alpha):
         return sac.actor_loss(actor, CRITICS, BATCH, alpha, noise)
 
-    (value, log_prob), gradient = jax.value_and_grad(objective, has_aux=True)(actor, alpha)
+    evaluate = jax.jit(jax.value_and_grad(objective, has_aux=True))
+    (value, log_prob), gradient = evaluate(actor, alpha)
     # a = (t, −t) with t = tanh 1; Q₁ = 1 − t ≈ .24 < Q₂ = ½
     t = np.tanh(1.0)
     slope = 1 - t**2
@@ -123,16 +128,15 @@ def test_sac_actor_loss_and_its_reparameterised_gradient():
         gradient.log_std, [0.2 * (2 * t - 1) - slope, 0.2 * (2 * t - 1) + 2 * slope], rtol=1e-5
     )
     # without the entropy term everything comes through the action
-    only_q = jax.grad(lambda a: objective(a, jnp.float32(0.0))[0])(actor)
+    _, only_q = evaluate(actor, jnp.float32(0.0))
     np.testing.assert_allclose(only_q.mean, [-slope, -2 * slope], rtol=1e-5)
 
 
 def test_entropy_loss():
     # entropy 1 (mean log π = −1) lies above the target −2: descending must lower τ
     log_prob = jnp.array([-0.5, -1.5])
-    value, slope = jax.value_and_grad(sac.entropy_loss)(
-        jnp.float32(0.3), log_prob, jnp.float32(-2.0)
-    )
+    evaluate = jax.jit(jax.value_and_grad(sac.entropy_loss))
+    value, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(-2.0))
     assert float(value) == pytest.approx(0.9) and float(slope) == pytest.approx(3.0)
-    slope = jax.grad(sac.entropy_loss)(jnp.float32(0.3), log_prob, jnp.float32(4.0))
+    _, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(4.0))
     assert float(slope) == pytest.approx(-3.0)  # and raise it below the target

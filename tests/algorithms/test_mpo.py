@@ -5,14 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import SPEC, close, same
+from algorithm_cases import SPEC, close, compiled, copies_of, same, shards_of
 from mpo_cases import (
     DISCRETE,
     KEY,
+    RICH,
     SAMPLES,
     SMALL,
     SPECS,
-    Case,
     batch_of,
     both,
     case,
@@ -38,49 +38,50 @@ from understudy.types import (
 
 @both
 def test_update_is_apply_after_gradients(kind):
-    made = case(kind)
+    made = case(kind, **RICH)
     assert MPO.update is Algorithm.update
     gradients, aux = made.gradients()
     new, update_aux = made.update()
-    close(made.algorithm.apply(made.state, gradients), new, 1e-5)
+    close(made.ask("apply", gradients), new, 1e-5)
     close(aux, update_aux, 1e-5)
 
 
 @both
-@pytest.mark.parametrize("settings", [{}, dict(num_critics=3, critic_subset=2)])
-def test_mean_of_the_shards_is_the_whole(kind, settings):
-    made, batch = case(kind, **settings, penalise_actions=True), batch_of(kind)
+def test_mean_of_the_shards_is_the_whole(kind):
+    """With critics drawn at random: every shard must ask the same ones."""
+    made, batch = case(kind, **RICH), batch_of(kind)
     whole, whole_aux = made.gradients()
-    shards = [
-        made.gradients(batch=jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
-        for start in (0, 4)
-    ]
-    mean = mean_of_shards([gradients for gradients, _ in shards])
+    shards = [made.gradients(batch=shard) for shard in shards_of(batch)]
+    mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
     close(mean._replace(due=None), whole._replace(due=None), 2e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
 
 def test_noise_differs_by_row_by_key_and_by_state():
-    made = case("continuous")
-    copies = jax.tree.map(lambda x: jnp.repeat(x[1:2], 8, axis=0), batch_of("continuous"))
-    copies = copies._replace(discount=jnp.ones(8), row=jnp.arange(8, dtype=jnp.int32))
+    made = case("continuous", **RICH)
+    copies = copies_of(batch_of("continuous"))
     one = made.gradients(batch=copies)[1].priorities
     assert len(np.unique(one)) == 8
     two = made.gradients(batch=copies, key=jax.random.PRNGKey(1))[1].priorities
     assert not np.any(np.asarray(one) == np.asarray(two))
-    drawn = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = learner.row_normals
-        patch.setattr(learner, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
-        made.algorithm.gradients(made.state, copies, KEY, made.algorithm.due(0))
+
+    def drawn_noise(state):
+        drawn = []
+        with pytest.MonkeyPatch.context() as patch:
+            real = learner.row_normals
+            patch.setattr(learner, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
+            made.algorithm.gradients(state, copies, KEY, made.algorithm.due(0))
+        return drawn
+
+    drawn = jax.jit(drawn_noise)(made.state)  # the gradients themselves are not compiled
     assert len(drawn) == 2 and drawn[0].shape == (8, SAMPLES * 2)
     assert not np.any(np.asarray(drawn[0]) == np.asarray(drawn[1]))
 
 
 @both
 def test_everything_in_the_state_changes(kind):
-    made = case(kind, penalise_actions=True)
+    made = case(kind, **RICH)
     state = made.state
     for index in range(3):
         state, _ = made.update(state, batch_of(kind, seed=index), jax.random.PRNGKey(index), index)
@@ -91,13 +92,14 @@ def test_everything_in_the_state_changes(kind):
         constant = str(path[0]) in (".hyper", ".key")
         assert np.array_equal(before, after) == constant, jax.tree_util.keystr(path)
         assert np.all(np.isfinite(after))
-    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(made.state)]
+    fresh = made.algorithm.init(SPECS[kind], KEY)
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(fresh)]
     assert len(set(pointers)) == len(pointers)  # donated buffers must not be shared
 
 
 @both
 def test_both_targets_are_copied_at_their_interval(kind):
-    made = case(kind, target_update_interval=3, tau=1.0)
+    made = case(kind, **RICH)
     assert made.algorithm.due_period == 3
     state = made.state
     for index in range(1, 5):
@@ -114,19 +116,22 @@ def test_both_targets_are_copied_at_their_interval(kind):
 def test_acting(kind):
     """Deterministic: the mode. Exploring: a draw, in its bounds, which may be on them."""
     made = case(kind, initial_std=0.9)
-    policy, act = made.algorithm.policy(made.state), jax.jit(made.algorithm.act, static_argnums=5)
-    observation, first = 3 * jax.random.normal(KEY, (400, 3)), jnp.ones(400, bool)
-    keys = jax.random.split(KEY, 2)
+    policy, act = made.algorithm.policy(made.state), compiled(made.algorithm, "act")
+    rows = 3 * np.random.default_rng(0).normal(size=(400, 3))
+    observation, first = jnp.asarray(rows, jnp.float32), jnp.ones(400, bool)
+    keys = [jax.random.PRNGKey(seed) for seed in (0, 1)]
     calm, memory, _ = act(policy, (), observation, first, keys[0], False)
     assert memory == () and same(calm, act(policy, (), observation, first, keys[1], False)[0])
-    answer = made.state.actor(observation)
+    answer = made.policy_at(observation)
     one, two = (np.asarray(act(policy, (), observation, first, key, True)[0]) for key in keys)
     if kind == "discrete":
         assert calm.dtype == one.dtype == jnp.int32 and calm.shape == (400,)
         np.testing.assert_array_equal(calm, np.argmax(answer.logits, -1))
         assert set(one) == {0, 1, 2, 3} and np.mean(one == two) < 0.6
         often = [np.mean(one == choice) for choice in range(4)]
-        np.testing.assert_allclose(often, np.mean(answer.probabilities, 0), atol=0.08)
+        odds = np.exp(np.asarray(answer.logits))
+        chance = np.mean(odds / odds.sum(-1, keepdims=True), 0)
+        np.testing.assert_allclose(often, chance, atol=0.08)
     else:
         np.testing.assert_allclose(calm, answer.mean, rtol=1e-5)
         assert np.all(np.abs(one) <= 1) and 0.05 < np.mean(np.abs(one) == 1) < 0.6
@@ -136,15 +141,15 @@ def test_acting(kind):
 
 @both
 def test_questions(kind):
-    made = case(kind, num_critics=2)
-    observation = jax.random.normal(KEY, (6, 3))
+    made = case(kind, **RICH)
+    observation = jnp.asarray(np.random.default_rng(2).normal(size=(6, 3)), jnp.float32)
     action = batch_of(kind, 6).action
     actor, critics = by_hand.numbers(made.state.actor), by_hand.numbers(made.state.critic)
     wide, taken = np.asarray(observation, np.float64), np.asarray(action)
-    q = made.algorithm.q_values(made.state, observation, action)
-    log_prob = made.algorithm.log_prob(made.state, observation, action)
-    value = made.algorithm.value(made.state, observation)
-    assert q.shape == (2, 6) and value.shape == (6,)
+    q = made.ask("q_values", observation, action)
+    log_prob = made.ask("log_prob", observation, action)
+    value = made.ask("value", observation)
+    assert q.shape == (3, 6) and value.shape == (6,)
     if kind == "discrete":
         every = choices_q(critics, wide)
         np.testing.assert_allclose(q, every[:, np.arange(6), taken], rtol=1e-4, atol=1e-5)
@@ -155,30 +160,34 @@ def test_questions(kind):
         np.testing.assert_allclose(q, by_hand.all_q(critics, wide, taken), rtol=1e-4, atol=1e-5)
         want = stats.norm(*normal(actor, wide)).logpdf(taken).sum(-1)
         np.testing.assert_allclose(log_prob, want, rtol=1e-4)
-        many = Case(kind, num_critics=2, sample_action_num=4000)
+        many = MPO(MPOConfig(**{**SMALL, **RICH, "sample_action_num": 4000}))
         mean, std = normal(actor, wide)
         noise = np.random.default_rng(0).normal(size=(6, 4000, 2))
         action = mean[:, None] + std[:, None] * noise
         want = smallest_q(critics, wide, action).mean(1)
-        np.testing.assert_allclose(many.algorithm.value(made.state, observation), want, atol=0.01)
+        value = compiled(many, "value")(made.state, observation)
+        np.testing.assert_allclose(value, want, atol=0.01)
 
 
 def test_observations_are_normalised_where_that_is_on():
     made = case("discrete", normalise_observations=True)
-    rows = 5.0 + 3.0 * jax.random.normal(KEY, (50, 3))
-    state = made.algorithm.observe(made.state, rows, jnp.zeros(50), jnp.ones(50, bool))
-    scaled = (np.asarray(rows) - np.mean(rows, 0)) / np.std(rows, 0)
-    want = made.state.actor(jnp.asarray(scaled, jnp.float32)).mode()
+    rows = (5.0 + 3.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
+    scaled = jnp.asarray((rows - np.mean(rows, 0)) / np.std(rows, 0))
+    rows = jnp.asarray(rows)
+    state = made.ask("observe", rows, jnp.zeros(50), jnp.ones(50, bool))
+    want = np.argmax(made.policy_at(scaled).logits, -1)
     policy = made.algorithm.policy(state)
-    got = made.algorithm.act(policy, (), rows, jnp.ones(50, bool), KEY, False)[0]
-    assert np.mean(np.asarray(got) == np.asarray(want)) > 0.95
-    plain = made.state.actor(rows).log_prob(got)
-    assert not np.allclose(made.algorithm.log_prob(state, rows, got), plain)
+    act = compiled(made.algorithm, "act")
+    got = act(policy, (), rows, jnp.ones(50, bool), KEY, False)[0]
+    assert np.mean(np.asarray(got) == want) > 0.95
+    log_prob = made.ask("log_prob", rows, got, state=state)
+    plain = jax.jit(lambda actor: actor(rows).log_prob(got))(made.state.actor)
+    assert not np.allclose(log_prob, plain)
 
 
 def test_actors_and_specs():
-    assert isinstance(case("discrete").state.actor, CategoricalActor)
-    algorithm = case("continuous").algorithm
+    assert isinstance(case("discrete", **RICH).state.actor, CategoricalActor)
+    algorithm = case("continuous", **RICH).algorithm
     algorithm.check(SPEC)
     algorithm.check(DISCRETE)
     several = Spec(ArraySpec((3,)), MultiDiscrete((2, 3), (0, 0), (2,)))
@@ -209,9 +218,13 @@ def test_add_ons(kind):
         spread = jnp.mean(actor(batch.observation).entropy())
         return -0.1 * spread, {"spread": spread}
 
-    plain, added = MPO(MPOConfig(**SMALL)), MPO(MPOConfig(**SMALL), loss_addons=(quiet,))
-    state, batch = plain.init(SPECS[kind], KEY), batch_of(kind)
-    aux = [a.gradients(state, batch, KEY, a.due(0))[1].metrics for a in (plain, added)]
+    plain, added = case(kind, **RICH), MPO(MPOConfig(**{**SMALL, **RICH}), loss_addons=(quiet,))
+
+    @jax.jit
+    def with_term(state, batch):  # only its metrics are compiled
+        return added.gradients(state, batch, KEY, added.due(0))[1].metrics
+
+    aux = plain.gradients()[1].metrics, with_term(plain.state, batch_of(kind))
     difference = float(aux[1]["actor_loss"] - aux[0]["actor_loss"])
     assert difference == pytest.approx(-0.1 * float(aux[1]["addon/spread"]), rel=1e-3)
     assert float(aux[0]["entropy"]) == pytest.approx(float(aux[1]["addon/spread"]), rel=1e-5)

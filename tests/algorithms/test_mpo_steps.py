@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithm_cases import mapped
 from mpo_cases import (
     KEY,
     NOISE,
+    RICH,
     SAMPLES,
     SMALL,
     SPECS,
@@ -20,12 +22,14 @@ from mpo_cases import (
     batch_of,
     both,
     case,
+    chances,
     choices_q,
     computed,
     considered,
     divergences,
     dual,
     known_noise,
+    normal,
     outside,
     softplus,
     tilted,
@@ -111,7 +115,7 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
     made = Case(kind, **frozen, target_update_interval=2, dual_constraint=0.05)
     # values far enough apart that a bound of 0.05 is a bound, for both kinds
     state = made.state._replace(
-        target_critic=jax.tree.map(lambda x: 3.0 * x, made.state.target_critic)
+        target_critic=mapped(lambda x: np.float32(3.0) * x, made.state.target_critic)
     )
     batch = batch_of(kind)
 
@@ -121,7 +125,7 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
     with pytest.MonkeyPatch.context() as patch:
         known_noise(patch)
         found, _ = jax.jit(lambda s: jax.lax.scan(one, s, length=2000))(state)
-    temperature = float(jax.nn.softplus(found.duals["temperature"]))
+    temperature = softplus(float(found.duals["temperature"]))
     wide = by_hand.wide(batch)
     prior, q, _ = considered(kind, state, wide.observation, NOISE[1])
     best = optimize.minimize_scalar(
@@ -136,37 +140,43 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
 
 @both
 def test_the_temperature_moves_the_right_way(kind):
-    made = case(kind)
+    made = case(kind, **RICH)
     for epsilon, sign in ((1e-6, 1), (10.0, -1)):
         new, _ = made.update(made.with_hyper(dual_constraint=epsilon))
-        moved = float(new.duals["temperature"] - made.state.duals["temperature"])
+        moved = float(new.duals["temperature"]) - float(made.state.duals["temperature"])
         assert moved == pytest.approx(sign * 1e-2, rel=1e-3)
 
 
 def test_the_prior_is_a_factor_of_the_improved_policy():
     """Where Q knows no difference, a discrete policy has nothing to improve: it stays, and is not
     drawn towards the uniform one."""
-    made = case("discrete")
-    indifferent = jax.tree.map(jnp.zeros_like, made.state.target_critic)
+    made = case("discrete", **RICH)
+    indifferent = mapped(np.zeros_like, made.state.target_critic)
     state = made.state._replace(target_critic=indifferent, actor=made.state.target_actor)
-    assert np.std(state.actor(batch_of("discrete").observation).probabilities) > 0.02
+    observation = by_hand.wide(batch_of("discrete")).observation
+    assert np.std(chances(by_hand.numbers(state.actor), observation)) > 0.02
     gradients, _ = made.gradients(state)
     for leaf in jax.tree.leaves(gradients.actor):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
     # log π̄ = (log ¾, log ¼) and Q/η = (0, log 3): the odds 3 : 1 become 3 : 3
     options = losses.Options(
-        Categorical(jnp.log(jnp.array([[0.75, 0.25]]))),
+        Categorical(jnp.asarray(np.log([[0.75, 0.25]]), jnp.float32)),
         None,
-        jnp.log(jnp.array([[0.75, 0.25]])),
+        jnp.asarray(np.log([[0.75, 0.25]]), jnp.float32),
         jnp.array([[0.0, 2 * np.log(3.0)]]),
     )
-    wanted = losses.objectives(options, penalise=True)  # which asks nothing of choices
-    got = losses.improve(wanted, {"temperature": jnp.float32(2.0)}, options.log_prior)
+
+    @jax.jit
+    def improved(options):
+        wanted = losses.objectives(options, penalise=True)  # which asks nothing of choices
+        return losses.improve(wanted, {"temperature": jnp.float32(2.0)}, options.log_prior)
+
+    got = improved(options)
     np.testing.assert_allclose(got, [[0.5, 0.5]], rtol=1e-6)
 
 
 def test_the_critic_sees_actions_in_their_bounds_and_the_fit_sees_them_as_drawn():
-    policy = Gaussian(jnp.array([[0.5]]), jnp.log(jnp.array([[0.5]])))
+    policy = Gaussian(jnp.array([[0.5]]), jnp.asarray(np.log([[0.5]]), jnp.float32))
 
     def critic(observation, action):
         return 10.0 * action[..., 0] + observation[..., 0]
@@ -174,11 +184,14 @@ def test_the_critic_sees_actions_in_their_bounds_and_the_fit_sees_them_as_drawn(
     noise = jnp.array([[[4.0], [-1.0], [-6.0]]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "evaluate_ensemble", lambda critics, *inputs: critic(*inputs)[None])
-        options = losses.drawn_options(policy, None, jnp.array([[7.0]]), noise)
+        asked = jax.jit(
+            lambda policy: losses.drawn_options(policy, None, jnp.array([[7.0]]), noise)
+        )
+        options = asked(policy)
     np.testing.assert_allclose(options.action[0, :, 0], [2.5, 0.0, -2.5], atol=1e-6)
     np.testing.assert_allclose(options.q, [[17.0, 7.0, -3.0]], rtol=1e-6)
     np.testing.assert_allclose(options.value, [7.0], rtol=1e-6)
-    cost = losses.objectives(options, penalise=True)["penalty_temperature"]
+    cost = jax.jit(lambda o: losses.objectives(o, penalise=True))(options)["penalty_temperature"]
     np.testing.assert_allclose(cost, [[-1.5, 0.0, -1.5]], rtol=1e-6)
 
 
@@ -203,7 +216,7 @@ def test_gaussian_kls_are_integrals():
     """Of p·log(p/q), dimension by dimension: once with the new mean and the old deviation, once
     the other way round."""
     (old, new), options, improved, weight = two_policies()
-    _, kls = losses.fit_gaussian(new, options, improved, weight)
+    _, kls = jax.jit(losses.fit_gaussian)(new, options, improved, weight)
     want = np.zeros((2, 3, 2))
     for row, column in np.ndindex(3, 2):
         m0, s0 = float(old.mean[row, column]), float(np.exp(old.log_std[row, column]))
@@ -225,46 +238,48 @@ def test_mean_and_deviation_are_decoupled():
     is about both. A common log N(a; μ, σ) fails all of it."""
     (old, new), options, improved, weight = two_policies()
 
-    def loss(mean, log_std):
-        return losses.fit_gaussian(Gaussian(mean, log_std), options, improved, weight)[0]
+    @jax.jit
+    def slopes(mean, log_std):
+        """Of the loss and of each KL, with respect to the mean and to the deviation."""
 
-    def kls(mean, log_std):
-        return losses.fit_gaussian(Gaussian(mean, log_std), options, improved, weight)[1]
+        def parts(mean, log_std):
+            return losses.fit_gaussian(Gaussian(mean, log_std), options, improved, weight)
 
+        return jax.jacobian(parts, (0, 1))(mean, log_std)
+
+    told, kls = slopes(*new)
     for argument, other in ((0, (new.mean, old.log_std)), (1, (old.mean, new.log_std))):
-        told = jax.grad(loss, argument)(*new)
-        assert np.all(np.abs(told) > 1e-4)
-        np.testing.assert_allclose(told, jax.grad(loss, argument)(*other), rtol=1e-5)
+        assert np.all(np.abs(told[argument]) > 1e-4)
+        np.testing.assert_allclose(told[argument], slopes(*other)[0][argument], rtol=1e-5)
     for name, argument in (("kl_mean", 1), ("kl_var", 0)):
-        slopes = [jax.jacobian(lambda *x, n=name: kls(*x)[n], a)(*new) for a in (0, 1)]
-        assert not np.any(slopes[argument]) and np.any(slopes[1 - argument])
+        assert not np.any(kls[name][argument]) and np.any(kls[name][1 - argument])
 
 
 def test_decoupled_gradients_worked_by_hand():
     # one draw at μ̄ + 1 of N(0, ½): the mean is pulled by 1/σ̄² = 4; log σ by 1 − (1/σ̄)² = −3,
     # as if the mean stood still; both with weight 2
-    old = Gaussian(jnp.zeros((1, 1)), jnp.log(jnp.full((1, 1), 0.5)))
+    old = Gaussian(jnp.zeros((1, 1)), jnp.asarray(np.log([[0.5]]), jnp.float32))
     ones = jnp.ones((1, 1))
     options = losses.Options(old, jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), ones)
 
     def loss(policy):
         return losses.fit_gaussian(policy, options, ones, jnp.array([2.0]))[0]
 
-    gradient = jax.grad(loss)(old)
+    gradient = jax.jit(jax.grad(loss))(old)
     np.testing.assert_allclose(gradient.mean, [[-8.0]], rtol=1e-5)
     np.testing.assert_allclose(gradient.log_std, [[-6.0]], rtol=1e-5)
 
 
 def moved_duals(made, state):
     new, _ = made.update(state)
-    return {name: np.asarray(new.duals[name] - state.duals[name]) for name in new.duals}
+    return {name: np.asarray(new.duals[name]) - state.duals[name] for name in new.duals}
 
 
 @pytest.mark.parametrize(
     ("kind", "broken"), [("continuous", "kl_mean"), ("continuous", "kl_var"), ("discrete", "kl")]
 )
 def test_a_broken_bound_raises_its_own_multiplier_and_no_other(kind, broken):
-    made = case(kind)
+    made = case(kind, **RICH)
     multipliers = [name for name in made.state.duals if name.startswith("kl")]
     kept = {f"{name}_constraint": 1e3 for name in multipliers}
     all_kept = moved_duals(made, made.with_hyper(**kept))
@@ -276,7 +291,7 @@ def test_a_broken_bound_raises_its_own_multiplier_and_no_other(kind, broken):
 
 
 def test_each_dimension_has_a_multiplier_of_its_own():
-    made = case("continuous")
+    made = case("continuous", **RICH)
     batch = by_hand.wide(batch_of("continuous"))
     kls = divergences("continuous", made.state, by_hand.numbers(made.state.actor), batch)
     for name, kl in kls.items():
@@ -289,18 +304,17 @@ def test_each_dimension_has_a_multiplier_of_its_own():
 @both
 def test_multipliers_keep_their_bounds(kind):
     """Above and below, with steps that would leave them at once."""
-    most: dict[str, Any] = dict(max_mean_multiplier=1.5, max_var_multiplier=12.0, max_multiplier=3)
-    made = case(kind, **most, dual_learning_rate=30.0)
+    made = case(kind, **RICH)
     names = {"kl_mean": 1.5, "kl_var": 12.0} if kind == "continuous" else {"kl": 3.0}
     tight = {f"{name}_constraint": 1e-9 for name in names}
-    new, _ = made.update(made.with_hyper(**tight))
+    new, _ = made.update(made.with_hyper(**tight, dual_learning_rate=30.0))
     for name, bound in names.items():
-        np.testing.assert_allclose(jax.nn.softplus(new.duals[name]), bound, rtol=1e-5)
+        np.testing.assert_allclose(softplus(np.asarray(new.duals[name])), bound, rtol=1e-5)
     loose = {f"{name}_constraint": 1e3 for name in names}
-    new, _ = made.update(made.with_hyper(**loose, dual_constraint=1e3))
+    new, _ = made.update(made.with_hyper(**loose, dual_constraint=1e3, dual_learning_rate=30.0))
     for name in (*names, "temperature"):
         assert np.all(new.duals[name] == learner.LOWEST_DUAL)
-        assert np.all(jax.nn.softplus(new.duals[name]) > 0)
+        assert np.all(softplus(np.asarray(new.duals[name])) > 0)
     again, _ = made.update(new)  # where nothing may be undefined
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(again))
 
@@ -315,13 +329,13 @@ def test_duals_begin_where_the_settings_say(kind):
         penalise_actions=True,
     )
     state = MPO(MPOConfig(**SMALL, **settings)).init(SPECS[kind], KEY)
-    values = jax.tree.map(jax.nn.softplus, state.duals)
+    values = {name: softplus(np.asarray(value)) for name, value in state.duals.items()}
     if kind == "discrete":
         want = {"temperature": 0.3, "kl": 7.0}
     else:
         want = {"temperature": 0.3, "penalty_temperature": 0.3}
         want |= {"kl_mean": [1e-4] * 2, "kl_var": [500.0] * 2}
-        std = np.exp(state.actor(jnp.ones((1, 3))).log_std)
+        _, std = normal(by_hand.numbers(state.actor), np.ones((1, 3)))
         np.testing.assert_allclose(std, 0.6, rtol=1e-4)
     assert set(values) == set(want)
     for name, value in want.items():

@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, SMALL, close, distinct_targets, same
+from algorithm_cases import (
+    KEY,
+    SMALL,
+    close,
+    compiled,
+    distinct_targets,
+    mapped,
+    same,
+    shards_of,
+)
 from algorithm_cases import SPEC as CONTINUOUS
 
 from understudy.algorithms.addons import kl_to_reference
@@ -45,31 +54,31 @@ def make_batch(size=8, seed=0) -> Batch:
         discount=jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=size), jnp.float32),
         next_observation=normal(size, 3),
         weight=jnp.asarray(rng.uniform(0.5, 1.5, size=size), jnp.float32),
-        row=jnp.arange(size, dtype=jnp.int32),
+        row=jnp.asarray(np.arange(size), jnp.int32),
     )
 
 
 @cache
 def made(**settings) -> tuple[Any, Any]:
     """A small agent, and its state as after some training."""
-    algorithm: Any = SAC(SACConfig(**{**SMALL, **settings}))
+    algorithm: Any = SAC(SACConfig(**{**SMALL, "num_critics": 3, **settings}))
     return algorithm, distinct_targets(algorithm.init(SPEC, KEY))
 
 
 @cache
-def compiled(algorithm, what):
+def program(algorithm, what):
     function = getattr(algorithm, what)
     return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
 
 
 def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
     batch = make_batch() if batch is None else batch
-    return compiled(algorithm, "gradients")(state, batch, key, jnp.int32(index))
+    return program(algorithm, "gradients")(state, batch, key, jnp.int32(index))
 
 
 def updated(algorithm, state, batch=None, key=KEY, index=0):
     batch = make_batch() if batch is None else batch
-    return compiled(algorithm, "update")(state, batch, key, jnp.int32(index))
+    return program(algorithm, "update")(state, batch, key, jnp.int32(index))
 
 
 # -- whole gradients against NumPy in float64 -------------------------------------------------
@@ -113,12 +122,13 @@ KINDS = {
     "learned as it is": dict(initial_entropy_coeff=0.3, use_log_entropy=False),
     "fixed": dict(entropy_coeff=0.3),
 }
+LEARNED: dict[str, Any] = KINDS["learned in log space"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @kinds
 def test_critic(kind):
-    algorithm, state = made(num_critics=3, **KINDS[kind])
+    algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
     batch = by_hand.wide(make_batch())
     actor, critics, targets = map(by_hand.numbers, (state.actor, state.critic, state.target_critic))
@@ -139,7 +149,7 @@ def test_critic(kind):
 
 @kinds
 def test_actor(kind):
-    algorithm, state = made(num_critics=3, **KINDS[kind])
+    algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
     batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
 
@@ -154,7 +164,7 @@ def test_actor(kind):
 
 @kinds
 def test_temperature(kind):
-    algorithm, state = made(num_critics=3, **KINDS[kind])
+    algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
     p = policy_by_hand(by_hand.numbers(state.actor), by_hand.wide(make_batch()).observation)
     entropy = -(p * np.log(p)).sum(-1).mean()
@@ -174,31 +184,36 @@ def test_temperature(kind):
 @pytest.mark.parametrize("target, direction", [(0.1, -1), (1.09, 1)])
 def test_the_temperature_moves_towards_the_target_entropy(use_log, target, direction):
     """A nearly uniform policy over three has an entropy just under log 3 ≈ 1.099."""
-    algorithm, state = made(use_log_entropy=use_log, target_entropy=target)
+    algorithm, state = made(**KINDS["learned in log space" if use_log else "learned as it is"])
+    state = state._replace(hyper={**state.hyper, "target_entropy": jnp.float32(target)})
     if direction > 0:  # surer of itself: below the target
-        weights = state.actor.head.weight * 10
+        weights = jnp.asarray(np.asarray(state.actor.head.weight) * 10)
         state = state._replace(
             actor=eqx.tree_at(lambda actor: actor.head.weight, state.actor, weights)
         )
     new, aux = updated(algorithm, state)
     assert np.sign(target - float(aux.metrics["entropy"])) == direction
-    moved = algorithm.entropy_coeff(new) - algorithm.entropy_coeff(state)
+    coefficient = compiled(algorithm, "entropy_coeff")
+    moved = float(coefficient(new)) - float(coefficient(state))
     assert np.sign(moved) == direction
 
 
 @pytest.mark.parametrize("choices", [2, 6])
 def test_default_target_entropies(choices):
-    algorithm, _ = made()
-    state = algorithm.init(Spec(SPEC.observation, Discrete(choices)), KEY)
+    algorithm, _ = made(**LEARNED)
+
+    def target_of(spec):  # the rest of the state is not compiled
+        return float(jax.jit(lambda key: algorithm.init(spec, key).hyper["target_entropy"])(KEY))
+
     want = 0.5 * math.log(choices)  # half of what a uniform choice has
-    assert float(state.hyper["target_entropy"]) == pytest.approx(want, rel=1e-6)
-    assert float(algorithm.init(CONTINUOUS, KEY).hyper["target_entropy"]) == -2.0
-    given, _ = made(target_entropy=0.1)
-    assert float(given.init(SPEC, KEY).hyper["target_entropy"]) == pytest.approx(0.1)
+    assert target_of(Spec(SPEC.observation, Discrete(choices))) == pytest.approx(want, rel=1e-6)
+    assert target_of(CONTINUOUS) == -2.0
+    _, given = made(target_entropy=0.1)
+    assert float(given.hyper["target_entropy"]) == pytest.approx(0.1)
 
 
 def test_a_drawn_critic_speaks_for_all():
-    algorithm, state = made(num_critics=3, critic_subset=1, entropy_coeff=0.3)
+    algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
     batch = by_hand.wide(make_batch())
     q = taken_by_hand(by_hand.numbers(state.critic), batch)
     actor, critics = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
@@ -217,30 +232,34 @@ def test_a_drawn_critic_speaks_for_all():
 
 
 def test_the_networks_are_those_of_discrete_actions():
-    _, state = made()
+    _, state = made(**LEARNED)
     assert isinstance(state.actor, CategoricalActor) and isinstance(state.critic, QValues)
-    assert state.critic.head.bias.shape == (2, CHOICES)
-    assert not same(state.critic.head.weight[0], state.critic.head.weight[1])
+    assert state.critic.head.bias.shape == (3, CHOICES) and SACConfig().num_critics == 2
+    weight = np.asarray(state.critic.head.weight)
+    assert not np.array_equal(weight[0], weight[1])
 
 
 def test_update_is_apply_after_gradients():
-    algorithm, state = made()
+    algorithm, state = made(**LEARNED)
     gradients, aux = gradients_of(algorithm, state)
     new, update_aux = updated(algorithm, state)
-    close(algorithm.apply(state, gradients), new, 1e-5)
+    close(compiled(algorithm, "apply")(state, gradients), new, 1e-5)
     close(aux, update_aux, 1e-5)
 
 
-@pytest.mark.parametrize("subset", [None, 1])
-def test_mean_of_the_shards_is_the_whole(subset):
-    algorithm, state = made(num_critics=3, critic_subset=subset)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(dict(critic_subset=1, entropy_coeff=0.3), id="subset"),
+        pytest.param(LEARNED, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_mean_of_the_shards_is_the_whole(settings):
+    algorithm, state = made(**settings)
     batch = make_batch()
     whole, whole_aux = gradients_of(algorithm, state)
-    shards = [
-        gradients_of(algorithm, state, jax.tree.map(lambda x, s=start: x[s : s + 4], batch))
-        for start in (0, 4)
-    ]
-    mean = mean_of_shards([gradients for gradients, _ in shards])
+    shards = [gradients_of(algorithm, state, shard) for shard in shards_of(batch)]
+    mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
     close(mean._replace(due=None), whole._replace(due=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
@@ -248,13 +267,13 @@ def test_mean_of_the_shards_is_the_whole(subset):
 
 def test_nothing_is_drawn_for_an_update():
     """Expectations are exact: another key, the same gradients."""
-    algorithm, state = made()
+    algorithm, state = made(**LEARNED)
     one, two = (gradients_of(algorithm, state, key=jax.random.PRNGKey(s))[0] for s in (0, 1))
     assert same(one._replace(due=None), two._replace(due=None))
 
 
 def test_everything_in_the_state_changes():
-    algorithm, state = made()
+    algorithm, state = made(**LEARNED)
     new = state
     for index in range(3):
         new, _ = updated(algorithm, new, make_batch(seed=index), index=index)
@@ -269,60 +288,66 @@ def test_targets_wait_for_their_turn():
     algorithm, state = made(target_update_interval=2, tau=0.2)
     first, _ = updated(algorithm, state, index=0)
     second, _ = updated(algorithm, state, index=1)
-    want = jax.tree.map(lambda t, n: 0.8 * t + 0.2 * n, state.target_critic, first.critic)
+    want = mapped(lambda t, n: 0.8 * t + 0.2 * n, state.target_critic, first.critic)
     close(first.target_critic, want, 1e-5)
     assert same(second.target_critic, state.target_critic)
 
 
 def test_acting_samples_when_exploring_and_takes_the_likeliest_otherwise():
-    algorithm, state = made()
-    policy = algorithm.policy(state)
-    rows, first = jnp.tile(jnp.array([[1.0, -0.5, 2.0]]), (6_000, 1)), jnp.ones(6_000, bool)
-    probabilities = np.asarray(state.actor(rows[0]).probabilities)
-    calm, memory, _ = algorithm.act(policy, (), rows, first, KEY, False)
+    algorithm, state = made(**LEARNED)
+    policy, act = algorithm.policy(state), compiled(algorithm, "act")
+    row = np.array([1.0, -0.5, 2.0])
+    rows, first = jnp.asarray(np.tile(row, (6_000, 1)), jnp.float32), jnp.ones(6_000, bool)
+    probabilities = policy_by_hand(by_hand.numbers(state.actor), row)
+    calm, memory, _ = act(policy, (), rows, first, KEY, False)
     assert memory == () and calm.dtype == jnp.int32 and calm.shape == (6_000,)
     assert np.all(calm == probabilities.argmax())
-    action, _, extras = algorithm.act(policy, (), rows, first, KEY, True)
+    action, _, extras = act(policy, (), rows, first, KEY, True)
     assert action.dtype == jnp.int32
     shares = np.bincount(action, minlength=CHOICES) / 6_000
     np.testing.assert_allclose(shares, probabilities, atol=0.025)
     np.testing.assert_allclose(extras["log_prob"], np.log(probabilities)[action], rtol=1e-5)
-    asked = algorithm.log_prob(state, rows, action)
+    asked = compiled(algorithm, "log_prob")(state, rows, action)
     np.testing.assert_allclose(asked, extras["log_prob"], rtol=1e-6)
 
 
 def test_q_values_are_those_of_the_action():
-    algorithm, state = made(num_critics=3)
+    algorithm, state = made(**LEARNED)
     batch = make_batch()
-    got = algorithm.q_values(state, batch.observation, batch.action)
+    got = compiled(algorithm, "q_values")(state, batch.observation, batch.action)
     want = taken_by_hand(by_hand.numbers(state.critic), by_hand.wide(batch))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert got.shape == (3, 8)
 
 
 def test_truncation_bootstraps_and_termination_does_not():
-    algorithm, state = made(entropy_coeff=0.2)
-    steps = ring.create(SPEC, 4, 1)
-    for kind in (0.0, 1.0, 2.0):  # an ordinary step, a truncated one, a terminated one
-        row = jnp.full((1, 3), kind)
-        step = Transition(
-            observation=row,
-            action=jnp.array([int(kind)], jnp.int32),
-            reward=jnp.full(1, 10.0 + kind),
-            terminated=jnp.array([kind == 2.0]),
-            last=jnp.array([kind > 0.0]),
-            next_observation=row + 0.25,
+    algorithm, state = made(**KINDS["fixed"])
+
+    @jax.jit
+    def batch_and_target(state):
+        steps = ring.create(SPEC, 4, 1)
+        for kind in (0.0, 1.0, 2.0):  # an ordinary step, a truncated one, a terminated one
+            row = jnp.full((1, 3), kind)
+            step = Transition(
+                observation=row,
+                action=jnp.array([int(kind)], jnp.int32),
+                reward=jnp.full(1, 10.0 + kind),
+                terminated=jnp.array([kind == 2.0]),
+                last=jnp.array([kind > 0.0]),
+                next_observation=row + 0.25,
+            )
+            steps = ring.add(steps, step, jnp.array([True]))
+        gamma = jnp.float32(0.9)
+        batch, _ = ring.sample(steps, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
+        return batch, losses.discrete_critic_target(
+            state.actor, state.target_critic, batch, algorithm.entropy_coeff(state)
         )
-        steps = ring.add(steps, step, jnp.array([True]))
-    gamma = jnp.float32(0.9)
-    batch, _ = ring.sample(steps, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
-    got = losses.discrete_critic_target(
-        state.actor, state.target_critic, batch, algorithm.entropy_coeff(state)
-    )
+
+    batch, got = batch_and_target(state)
     wide = by_hand.wide(batch)
     bootstrapping = wide._replace(reward=np.zeros(64), discount=np.ones(64))
     numbers = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
-    value = target_by_hand(*numbers, bootstrapping, 0.2)
+    value = target_by_hand(*numbers, bootstrapping, 0.3)
     kinds_seen = wide.observation[:, 0]
     assert set(kinds_seen) == {0.0, 1.0, 2.0} and np.all(np.abs(value) > 1e-3)
     assert np.all(wide.action == kinds_seen)
@@ -332,21 +357,22 @@ def test_truncation_bootstraps_and_termination_does_not():
 
 def test_loss_addons_see_the_distribution():
     """The KL to one's own policy is zero and has no slope; to another one it has both."""
-    _, state = made()
-    other = jax.tree.map(lambda x: 2.0 * x, state.actor)
-    plain, _ = gradients_of(*made())
+    _, state = made(**LEARNED)
+    other = mapped(lambda x: np.float32(2.0) * x, state.actor)
+    plain, _ = gradients_of(*made(**LEARNED))
     for reference, none in ((state.actor, True), (other, False)):
         algorithm: Any = SAC(
-            SACConfig(**SMALL), loss_addons=(kl_to_reference(reference, coefficient=1.0),)
+            SACConfig(**SMALL, num_critics=3, **LEARNED),
+            loss_addons=(kl_to_reference(reference, coefficient=1.0),),
         )
         gradients, aux = gradients_of(algorithm, state)
         assert (abs(float(aux.metrics["addon/reference_kl"])) < 1e-6) == none
-        change = jax.tree.map(lambda x, y: x - y, gradients.actor, plain.actor)
-        assert (max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(change)) < 1e-5) == none
+        change = mapped(lambda x, y: x - y, gradients.actor, plain.actor)
+        assert (max(float(np.max(np.abs(x))) for x in jax.tree.leaves(change)) < 1e-5) == none
 
 
 def test_several_choices_at_once_are_refused():
-    algorithm, _ = made()
+    algorithm, _ = made(**LEARNED)
     algorithm.check(SPEC)
     algorithm.check(CONTINUOUS)
     with pytest.raises(EnvironmentError, match=r"continuous .* or Discrete"):

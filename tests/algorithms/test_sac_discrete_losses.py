@@ -45,9 +45,13 @@ NAPKIN = Batch(
 )
 
 
+target_of = jax.jit(losses.discrete_critic_target)
+loss_of = jax.jit(jax.value_and_grad(losses.discrete_actor_loss, has_aux=True))
+
+
 def test_target_on_a_napkin():
     """The minimum is taken choice by choice: ¼·1 + ¾·(−2). Critic by critic it would be −1."""
-    got = losses.discrete_critic_target(ACTOR, CRITICS, NAPKIN, jnp.float32(0.2))
+    got = target_of(ACTOR, CRITICS, NAPKIN, jnp.float32(0.2))
     value = -1.25 + 0.2 * ENTROPY
     np.testing.assert_allclose(got, [1 + 0.9 * value, 2 + 0.5 * value, 5.0], rtol=1e-5)
 
@@ -59,7 +63,7 @@ def test_critic_loss_on_a_napkin():
     def objective(critics):
         return losses.critic_loss(critics, NAPKIN, target)
 
-    (value, error), gradient = jax.value_and_grad(objective, has_aux=True)(CRITICS)
+    (value, error), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(CRITICS)
     np.testing.assert_allclose(error, [[0.5, 1.0, 4.0], [1.5, -5.0, -2.0]], rtol=1e-6)
     want = 0.5 / 3 * (0.25 + 2 + 3 * 16 + 2.25 + 2 * 25 + 3 * 4)
     assert float(value) == pytest.approx(want, rel=1e-6)
@@ -68,12 +72,7 @@ def test_critic_loss_on_a_napkin():
 
 
 def test_actor_loss_on_a_napkin():
-    alpha = jnp.float32(0.2)
-
-    def objective(actor):
-        return losses.discrete_actor_loss(actor, CRITICS, NAPKIN, alpha)
-
-    (value, log_prob), gradient = jax.value_and_grad(objective, has_aux=True)(ACTOR)
+    (value, log_prob), gradient = loss_of(ACTOR, CRITICS, NAPKIN, jnp.float32(0.2))
     np.testing.assert_allclose(log_prob, [-ENTROPY] * 3, rtol=1e-6)
     assert float(value) == pytest.approx(2 * (-0.2 * ENTROPY + 1.25), rel=1e-6)  # mean weight 2
     # of softmax(z): ∂/∂z_a = π_a·(g_a − Σ π·g), with g = α·log π − Q
@@ -83,17 +82,13 @@ def test_actor_loss_on_a_napkin():
 
 
 def test_without_a_temperature_the_best_choice_is_sought():
-    gradient = jax.grad(
-        lambda actor: losses.discrete_actor_loss(actor, CRITICS, NAPKIN, jnp.float32(0.0))[0]
-    )(ACTOR)
+    _, gradient = loss_of(ACTOR, CRITICS, NAPKIN, jnp.float32(0.0))
     assert gradient.logits[0] < 0 < gradient.logits[1]  # towards min Q = 1, away from −2
 
 
 def test_a_choice_that_is_out_of_the_question_stays_harmless():
     sure = FixedChoice(jnp.array([0.0, -1e4]))
-    value, gradient = jax.value_and_grad(
-        lambda actor: losses.discrete_actor_loss(actor, CRITICS, NAPKIN, jnp.float32(0.2))[0]
-    )(sure)
+    (value, _), gradient = loss_of(sure, CRITICS, NAPKIN, jnp.float32(0.2))
     assert float(value) == pytest.approx(-2.0) and np.all(np.isfinite(gradient.logits))
-    target = losses.discrete_critic_target(sure, CRITICS, NAPKIN, jnp.float32(0.2))
+    target = target_of(sure, CRITICS, NAPKIN, jnp.float32(0.2))
     np.testing.assert_allclose(target, [1.9, 2.5, 5.0], rtol=1e-6)

@@ -39,6 +39,11 @@ def illuminated(tmp_path_factory, command):
     return directory, out
 
 
+@pytest.fixture(scope="module")
+def repertoire(illuminated):
+    return understudy.PGAME.load(illuminated[0]).repertoire
+
+
 def test_it_says_what_starts_and_ends_with_where_everything_is(illuminated):
     directory, out = illuminated
     first, behaviours, place, time, found, corrected, *files, python, last = out.splitlines()
@@ -88,6 +93,8 @@ def test_the_method_may_be_left_out_and_so_may_the_environment(run):
     assert planned("MAP-Elites") == planned("map-elites", ENV) == ("map-elites", ENV)
 
 
+@pytest.mark.mujoco
+@pytest.mark.processes  # importing MuJoCo starts one, to look for libraries
 def test_defaults_that_depend_on_something(run, tmp_path):
     def planned(*words):
         return tomllib.loads(run("illuminate", "map-elites", *words, "--print-config")[1])["run"]
@@ -122,7 +129,10 @@ def interrupt(monkeypatch, number):
     monkeypatch.setattr(NativeIlluminator, "advance", ring)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_an_interruption_says_how_to_go_on_and_resume_does(
     run, monkeypatch, illuminated, number, code
 ):
@@ -192,12 +202,11 @@ def test_eval_judges_all_anew(run, illuminated):
     assert run("eval", newest, "--episodes", 2, "--json")[1] == out
 
 
-def test_eval_of_a_behaviour(run, illuminated):
+def test_eval_of_a_behaviour(run, illuminated, repertoire):
     directory, _ = illuminated
     code, out, err = run("eval", directory, "--at", "-3,0.5", "--episodes", 3, "--json")
     assert code == 0 and err == ""
     result = json.loads(out)
-    repertoire = understudy.PGAME.load(directory).repertoire
     assert result["cell"] == repertoire.nearest([-3.0, 0.5])
     place = list(repertoire.filled).index(result["cell"])
     assert result["found"]["fitness"] == pytest.approx(float(repertoire.fitness[place]))
@@ -211,21 +220,29 @@ def test_eval_of_a_behaviour(run, illuminated):
     assert lines[-1].endswith(f"understudy export {directory} policy.onnx --at -3,0.5")
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "policy.onnx"])
-def test_export(run, illuminated, name):
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("policy.safetensors", [0.0, 1.0]),
+        ("policy.onnx", None),
+        pytest.param("policy.safetensors", None, marks=pytest.mark.slow),
+        pytest.param("policy.onnx", [0.0, 1.0], marks=pytest.mark.slow),
+    ],
+)
+def test_export(run, illuminated, repertoire, name, place):
     directory, _ = illuminated
-    repertoire = understudy.PGAME.load(directory).repertoire
     observation = np.array([0.4, 0.2], np.float32)
-    for words, agent in ((["--at", "0,1"], repertoire.select([0.0, 1.0])), ([], repertoire.best)):
-        code, out, err = run("export", directory, name, *words)
-        assert code == 0 and err == ""
-        assert re.match(rf"policy          {name} \(PGA-ME on {ENV}, cell \d+\)\n", out)
-        if name.endswith("onnx"):
-            session = pytest.importorskip("onnxruntime").InferenceSession(name)
-            found = session.run(["action"], {"observation": observation[None]})[0][0]
-        else:
-            found = load_player(name).act(observation)
-        assert np.allclose(found, agent.act(observation), atol=1e-4)
+    agent = repertoire.select(place) if place else repertoire.best
+    words = ["--at", "0,1"] if place else []
+    code, out, err = run("export", directory, name, *words)
+    assert code == 0 and err == ""
+    assert re.match(rf"policy          {name} \(PGA-ME on {ENV}, cell \d+\)\n", out)
+    if name.endswith("onnx"):
+        session = pytest.importorskip("onnxruntime").InferenceSession(name)
+        found = session.run(["action"], {"observation": observation[None]})[0][0]
+    else:
+        found = load_player(name).act(observation)
+    assert np.allclose(found, agent.act(observation), atol=1e-4)
 
 
 def test_plot_and_report(run, illuminated, refused, trained, tmp_path):

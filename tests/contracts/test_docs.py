@@ -5,7 +5,6 @@ python tests/contracts/test_docs.py     writes the algorithms' tables anew
 
 import re
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,12 @@ READMES = sorted(ALGORITHMS.glob("*/README.md"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
 
+PAGE_MARKERS = {
+    "cluster.md": [pytest.mark.ray],
+    "environments.md": [pytest.mark.mujoco, pytest.mark.atari, pytest.mark.processes],
+    "quality_diversity.md": [pytest.mark.slow],
+    "sweeps.md": [pytest.mark.slow],
+}
 MOST_STEPS = 600  # enough for a few updates with the presets of Pendulum-v1
 MOST_EVALUATIONS = 128
 MOST_EXAMPLE_LINES = 40
@@ -90,15 +95,20 @@ def with_tables(path: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", WITH_SNIPPETS, ids=name_of)
-def test_snippets_run(path, tmp_path, monkeypatch):
+def marked(path: Path) -> Any:
+    """A page's parameter, with the markers of what its snippets need."""
+    return pytest.param(path, id=name_of(path), marks=PAGE_MARKERS.get(path.name, ()))
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in WITH_SNIPPETS])
+def test_snippets_run(path, tmp_path, monkeypatch, request):
+    if pytest.mark.ray in PAGE_MARKERS.get(path.name, ()):
+        request.getfixturevalue("ray")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "snippet"}
     for line, code in snippets(path):
         # Blank lines in front, so that a traceback names the line of the page.
         exec(compile("\n" * line + shortened(code), str(path), "exec"), names)
-    if "ray" in sys.modules:  # what a page has joined, the next test must not find
-        sys.modules["ray"].shutdown()
 
 
 def test_there_are_snippets():

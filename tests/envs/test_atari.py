@@ -177,6 +177,7 @@ def test_all_wrong_settings_are_named_together():
         atari("Pong", noops=-1, frame_skip=0, repeat_action_probability=1.5)
 
 
+@pytest.mark.atari
 @pytest.mark.parametrize("env", ["atari:Pong", atari("Breakout", life_loss=True, noops=5)])
 def test_real_games_replay_bit_for_bit(env):
     report = check(env, steps=150)
@@ -184,6 +185,7 @@ def test_real_games_replay_bit_for_bit(env):
     assert any("bit for bit" in str(finding) for finding in report.findings)
 
 
+@pytest.mark.atari
 def test_a_game_by_name():
     source = stack_frames(resolve("atari:Pong"), 4)
     assert source.name == "atari:Pong"
@@ -191,6 +193,8 @@ def test_a_game_by_name():
     assert source.spec.action == Discrete(6)
 
 
+@pytest.mark.atari
+@pytest.mark.processes
 def test_evaluation_plays_whole_games_for_points():
     source = resolve(pickle.loads(pickle.dumps(atari("Pong", life_loss=True))))
     training = source.make_host(1, EpisodeSeeds(0))
@@ -240,6 +244,8 @@ def test_without_the_package_the_settings_say_so_too(monkeypatch):
         resolve(atari("Pong"))
 
 
+@pytest.mark.atari
+@pytest.mark.processes
 def test_workers_do_not_load_jax_for_it():
     code = (
         "import sys, understudy.envs.minatar; from understudy.envs import atari, Stacked;"

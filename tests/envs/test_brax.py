@@ -20,6 +20,13 @@ from understudy.envs import Brax, brax, resolve
 from understudy.envs.brax_env import BraxState, _quietly
 
 pytest.importorskip("brax", reason="needs the extra brax")
+pytestmark = pytest.mark.mujoco
+
+
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 LENGTH = 100  # steps of one call of the compiled program
 LIMIT = 150
 KEYS = jax.random.split(jax.random.PRNGKey(0), 2)
@@ -101,7 +108,7 @@ def test_the_time_limit_truncates_and_feet_at_rest_touch_the_floor(hoppers):
     assert hoppers.play(state, STILL)[2].all()
 
 
-@pytest.mark.parametrize("name", ["halfcheetah", "walker2d", "hopper", "ant"])
+@pytest.mark.parametrize("name", ["hopper", slow("halfcheetah"), slow("walker2d"), slow("ant")])
 def test_feet_are_where_brax_finds_them(name):
     env = brax(name, contact_distance=0.0)
     found, touched = jax.jit(functools.partial(_contacts, env))(jax.random.PRNGKey(3))
@@ -142,7 +149,9 @@ def _feet_geoms(env: Brax) -> list[str]:
     return [name for name in names if "foot" in name and model.geom(name).contype[0]]
 
 
-@pytest.mark.parametrize("backend", ["spring", "positional", "generalized", "mjx"])
+@pytest.mark.parametrize(
+    "backend", ["spring", slow("positional"), slow("generalized"), slow("mjx")]
+)
 def test_a_loop_can_carry_the_state(backend):
     env = resolve(f"brax:halfcheetah/{backend}")
     assert isinstance(env, Brax) and env.backend == backend
@@ -189,13 +198,14 @@ def test_positions_are_the_torso_s(hoppers):
 
 
 def test_options_reach_brax():
-    still = brax("halfcheetah", options={"reset_noise_scale": 0.0})
+    still = brax("hopper", options={"reset_noise_scale": 0.0})
     state = jax.jit(still.reset)(KEYS[0])[0]
     np.testing.assert_allclose(state.physics.q, still._env.sys.init_q, atol=1e-6)
-    with pytest.raises(us.UnderstudyError, match=r'"brax:halfcheetah/spring" cannot be made.*nois'):
-        brax("halfcheetah", options={"noise": 0.0})
+    with pytest.raises(us.UnderstudyError, match=r'"brax:hopper/spring" cannot be made.*nois'):
+        brax("hopper", options={"noise": 0.0})
 
 
+@pytest.mark.slow
 def test_td3_learns_on_it():
     config = us.TD3Config(hidden_sizes=(8,), batch_size=8, start_steps=8, min_buffer_size=8)
     agent = us.TD3(brax("inverted_pendulum", max_steps=10), config, num_seeds=2)
@@ -228,6 +238,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
         resolve("brax:ant")
 
 
+@pytest.mark.processes
 def test_brax_comes_late_and_quietly(tmp_path):
     script = """
 import sys

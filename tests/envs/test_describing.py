@@ -19,6 +19,7 @@ ROWS, STEPS = 3, 12
 SEEDS = EpisodeSeeds(3, ROWS)
 ZERO = np.zeros((ROWS, 2), np.float32)
 KINDS = ("serial", "processes")
+WITH_PROCESSES = pytest.param("processes", marks=pytest.mark.processes)
 
 
 def episode_and_time(env, observation):
@@ -50,7 +51,7 @@ def build():
     assert not multiprocessing.active_children()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["serial", WITH_PROCESSES])
 def make(build, request):
     return partial(build, request.param)
 
@@ -73,6 +74,7 @@ def test_it_describes_the_step_before_any_reset(make):
     assert any(step.last.any() for step in steps)
 
 
+@pytest.mark.processes
 def test_serial_and_processes_give_the_same_bits(build):
     """With failures, a dropped episode, and another choice of rows in every step."""
     factories = [Scripted, partial(Faulty, "raise", 1), partial(Faulty, "observation", 2)]
@@ -156,6 +158,7 @@ def test_a_row_that_was_left_still_knows_its_time(make):
         envs.step(ZERO)
 
 
+@pytest.mark.processes
 def test_a_lost_worker_cuts_the_rows_that_were_left_too(build):
     envs = build(
         "processes", scripted(), PLACE

@@ -44,6 +44,10 @@ def asynchronous(factories):
     )
 
 
+PROCESSES = pytest.param(processes, marks=pytest.mark.processes)
+ASYNCHRONOUS = pytest.param(asynchronous, marks=pytest.mark.processes)
+
+
 def as_lived(space):
     """[STEPS + 1] what the rows' environments gave by themselves: next, and to act on."""
     made = [Sensing(space) for _ in range(ROWS)]
@@ -73,7 +77,7 @@ def one_wrong(wrong, when=2):
 
 
 @pytest.mark.parametrize("space", [EYES, BODY, CHOICE], ids=["eyes", "body", "choice"])
-@pytest.mark.parametrize("make", [serial, processes, sync, asynchronous])
+@pytest.mark.parametrize("make", [serial, PROCESSES, sync, ASYNCHRONOUS])
 def test_rows_are_what_environments_gave(make, space):
     envs = make([partial(Sensing, space)] * ROWS)
     (first, _), *lived = as_lived(space)
@@ -125,7 +129,7 @@ def test_final_observations_of_a_vector_environment(space, batched):
         ("-inf", r"environment 1: the observation's \"body/joints\" is -inf at index \[1\]"),
     ],
 )
-@pytest.mark.parametrize("make", [serial, processes])
+@pytest.mark.parametrize("make", [serial, PROCESSES])
 def test_faults_name_environment_and_entry(make, wrong, message):
     envs = make(one_wrong(wrong))
     envs.reset()
@@ -143,7 +147,7 @@ def test_faults_of_a_vector_environment_name_environment_and_entry():
         envs.step(ACTIONS[1])
 
 
-@pytest.mark.parametrize("make", [serial, processes])
+@pytest.mark.parametrize("make", [serial, PROCESSES])
 def test_what_is_no_number_can_be_dropped(make):
     envs = make(one_wrong("nan"), Guard(non_finite="drop"))
     seen = envs.reset()
@@ -156,7 +160,7 @@ def test_what_is_no_number_can_be_dropped(make):
     envs.close()
 
 
-@pytest.mark.parametrize("make", [serial, processes, sync])
+@pytest.mark.parametrize("make", [serial, PROCESSES, sync])
 @pytest.mark.parametrize("space", [EYES, BODY], ids=["eyes", "body"])
 def test_absurd_numbers_are_clipped(make, space):
     factories = [partial(Sensing, space)] * ROWS
@@ -185,7 +189,7 @@ def test_two_faults_in_one_step_do_not_mix():
     assert (envs.faults["rebuilds"], envs.faults["clipped_values"]) == (1, 1)
 
 
-@pytest.mark.parametrize("make", [serial, processes, sync])
+@pytest.mark.parametrize("make", [serial, PROCESSES, sync])
 def test_several_choices_made_as_one(make):
     several, one = make([Sensing] * ROWS), make([Sensing] * ROWS)
     own = one.spec.action

@@ -62,7 +62,7 @@ def test_a_stack_grows_from_copies_of_the_first_frame():
         assert seen == [[seed + age for age in row] for row in ages]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.processes)])
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_every_environment_of_a_source_is_wrapped(workers, evaluation):
     source = stack_frames(resolve(Film, 2), COUNT)

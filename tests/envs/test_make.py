@@ -25,6 +25,7 @@ def plays(source: EnvSource, rows: int, seeds: EpisodeSeeds, **settings) -> None
     envs.close()
 
 
+@pytest.mark.processes
 def test_an_id():
     source = resolve("Pendulum-v1", 2)
     assert (source.name, source.num_envs) == ("Pendulum-v1", 2)
@@ -32,6 +33,7 @@ def test_an_id():
     plays(source, 2, EpisodeSeeds(0, 2).for_evaluation(), workers=2)
 
 
+@pytest.mark.processes
 def test_an_id_that_only_this_process_registered():
     gymnasium.register("Understudy/Scripted-v0", entry_point=Scripted)
     try:
@@ -40,6 +42,7 @@ def test_an_id_that_only_this_process_registered():
         gymnasium.registry.pop("Understudy/Scripted-v0")
 
 
+@pytest.mark.mujoco
 def test_gymnasiums_warnings_are_no_errors():
     plays(resolve("Hopper-v4"), 1, SEEDS)
 
@@ -90,6 +93,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.processes
 def test_a_callable():
     source = resolve(partial(Scripted, 3), 2)
     assert source.name is None
@@ -155,6 +159,7 @@ def test_anything_else_is_refused(env, count):
         resolve(env, count)
 
 
+@pytest.mark.processes
 def test_the_room_is_lazy():
     code = (
         "import sys, understudy.envs as envs; assert 'numpy' not in sys.modules;"
@@ -172,7 +177,7 @@ def test_a_vector_environment_stays_in_this_process():
     vector.close()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.processes)])
 def test_the_guard_reaches_the_environments(workers):
     source = resolve(partial(Faulty, "raise"))
     envs = source.make_host(1, SEEDS, workers, guard=Guard(most_rebuilds=0))

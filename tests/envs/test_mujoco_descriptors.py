@@ -14,6 +14,7 @@ from understudy.envs.mujoco_descriptors import descriptors_of
 from understudy.envs.worker import make_quietly
 from understudy.errors import EnvironmentError
 
+pytestmark = pytest.mark.mujoco
 # Number of feet, of dimensions to walk in, and where in qpos the height is.
 KINDS = {"HalfCheetah": (2, 1, 1), "Walker2d": (2, 1, 1), "Hopper": (1, 1, 1), "Ant": (4, 2, 2)}
 NAMES = [f"{kind}-{version}" for kind in KINDS for version in ("v4", "v5")]
@@ -125,6 +126,7 @@ def test_other_environments_have_none(name):
     assert descriptors_of(name) == {}
 
 
+@pytest.mark.processes
 def test_through_an_id_and_with_workers():
     source, seeds = resolve("Walker2d-v5"), EpisodeSeeds(0, 3)
     descriptor = find_descriptor(source.descriptors, "uni", source.name)

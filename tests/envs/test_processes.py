@@ -15,6 +15,7 @@ from scripted import Faulty, Pixels, Scripted, actions_for, collect, expected, s
 from understudy.envs import EpisodeSeeds, ProcessEnvs, SerialEnvs
 from understudy.types import EnvironmentError
 
+pytestmark = pytest.mark.processes
 STEPS = 40
 
 
@@ -138,11 +139,11 @@ def test_nothing_outlives_the_program_however_it_ends(tmp_path, ending):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).replace("ENDING", ending))
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=120
     )
     *pids, segment = done.stdout.split()
     assert len(pids) == 2, done.stderr
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # against a hang only
     while not all(is_gone(int(pid)) for pid in pids) or os.path.exists(f"/dev/shm/{segment}"):
         assert time.monotonic() < deadline
         time.sleep(0.05)

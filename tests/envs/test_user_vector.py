@@ -46,6 +46,7 @@ def test_environments_that_reuse_their_arrays(mode):
     verify(vector(SyncVectorEnv, mode, rude=True), mode)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_asynchronous(mode):
     verify(vector(AsyncVectorEnv, mode, context="forkserver"), mode)

@@ -13,6 +13,7 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from understudy.experience import film as films
@@ -21,6 +22,14 @@ from understudy.types import ArraySpec, Continuous, Sequences, Spec, Transition
 
 MOMENTS = 48  # all histories are as long, so that one program plays them
 ACTION = Continuous((-1.0,), (1.0,), (1,))
+
+
+def some(chosen, every):
+    """All of `every`, of which only those in `chosen` are not slow."""
+    return [
+        pytest.param(*case, marks=() if place in chosen else pytest.mark.slow)
+        for place, case in enumerate(every)
+    ]
 
 
 def spec_of(stack: int) -> Spec:

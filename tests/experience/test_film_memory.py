@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filmed import some
 
 from understudy.experience import film as films
 from understudy.experience.ring import revise
@@ -28,10 +29,10 @@ def test_a_million_frames_take_7_gigabytes(lanes, prioritised):
 @pytest.mark.parametrize("sequences", [None, SEQUENCES])
 @pytest.mark.parametrize("capacity, lanes", [(1, 1), (100, 7)])
 def test_the_announced_size_is_what_is_allocated(capacity, lanes, sequences):
-    film = films.create(SMALL, capacity, lanes, True, sequences)
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(film)) == films.size_in_bytes(
-        SMALL, capacity, lanes, True, sequences
-    )
+    film = jax.eval_shape(lambda: films.create(SMALL, capacity, lanes, True, sequences))
+    assert sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(film)
+    ) == films.size_in_bytes(SMALL, capacity, lanes, True, sequences)
     assert film.storage.frame.dtype == jnp.uint8 and film.storage.action.dtype == jnp.int32
     assert film.storage.frame.shape[2:] == (3, 5)
     assert film.storage.reward.size >= capacity
@@ -42,22 +43,30 @@ def test_the_announced_size_is_what_is_allocated(capacity, lanes, sequences):
 SLOTS = 54_324  # a number that no other array has
 
 
-@pytest.mark.parametrize("looped, members", [(False, 0), (True, 2)])
+KINDS = [(1, None, False), (2, None, True), (1, SEQUENCES, True), (2, SEQUENCES, False)]
+LOOPS = [(False, 0), (True, 2)]
+
+
 @pytest.mark.parametrize(
-    "lanes, sequences, prioritised",
-    [(1, None, False), (2, None, True), (1, SEQUENCES, True), (2, SEQUENCES, False)],
+    "lanes, sequences, prioritised, looped, members",
+    some((0, 3, 5, 6), [(*kind, *loop) for kind in KINDS for loop in LOOPS]),
 )
 def test_a_donated_film_is_updated_in_place(lanes, sequences, prioritised, looped, members):
     """Added to, sampled and its priorities revised: no instruction of the compiled program copies
     an array as long as a lane."""
-    film = films.create(SMALL, (SLOTS - 2) * lanes, lanes, prioritised, sequences)
-    assert film.storage.reward.shape == (lanes, SLOTS)
-    seen, flag = jnp.ones((lanes, 2, 3, 5), jnp.uint8), jnp.zeros(lanes, bool)
-    step = Transition(seen, jnp.ones(lanes, jnp.int32), jnp.ones(lanes), flag, flag, seen)
-    memory = jnp.ones((lanes, SEQUENCES.memory)) if sequences else None
+
+    def create():
+        film = films.create(SMALL, (SLOTS - 2) * lanes, lanes, prioritised, sequences)
+        return jax.tree.map(lambda x: jnp.stack([x] * members), film) if members else film
+
+    film = jax.jit(create)()
+    assert film.storage.reward.shape[-2:] == (lanes, SLOTS)
     one = jnp.float32(1.0)
 
     def once(film, key):
+        seen, flag = jnp.ones((lanes, 2, 3, 5), jnp.uint8), jnp.zeros(lanes, bool)
+        step = Transition(seen, jnp.ones(lanes, jnp.int32), jnp.ones(lanes), flag, flag, seen)
+        memory = jnp.ones((lanes, SEQUENCES.memory)) if sequences else None
         film = films.add(film, step, ~flag, memory)
         batch, place = films.sample(film, key, 4, gamma=one, reward_scale=one, n_step=2)
         if film.priorities is not None:
@@ -67,7 +76,6 @@ def test_a_donated_film_is_updated_in_place(lanes, sequences, prioritised, loope
 
     keys = jax.random.PRNGKey(0)
     if members:
-        film = jax.tree.map(lambda x: jnp.stack([x] * members), film)
         once, keys = jax.vmap(once), jax.random.split(keys, members)
 
     def program(film, keys):

@@ -132,15 +132,15 @@ def test_gamma_is_that_of_the_moment():
 
 def test_members_have_rings_of_their_own():
     one = Listed(4, 1)
-    rings = jax.tree.map(lambda *x: jnp.stack(x), one.ring, one.ring)
-    numbers = jnp.array([10.0, 20.0]).reshape(2, 1, 1)
+    rings = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), one.ring, one.ring)
+    numbers = jnp.array([[[10.0]], [[20.0]]])
     flag = jnp.zeros((2, 1), bool)
-    step = Transition(numbers, numbers, numbers[..., 0], flag, flag, numbers)
-    rings = jax.vmap(add)(rings, step, jnp.array([[True], [True]]))
+    step = Transition(numbers, numbers, jnp.array([[10.0], [20.0]]), flag, flag, numbers)
+    rings = jax.jit(jax.vmap(add))(rings, step, jnp.array([[True], [True]]))
     keys = jax.random.split(jax.random.PRNGKey(0), 2)
 
     def take(ring, key):
         return sample(ring, key, 8, gamma=jnp.float32(1.0), reward_scale=jnp.float32(1.0))[0]
 
-    batch = jax.vmap(take)(rings, keys)
-    np.testing.assert_array_equal(batch.observation[..., 0], [[10.0] * 8, [20.0] * 8])
+    batch = jax.jit(jax.vmap(take))(rings, keys)
+    np.testing.assert_array_equal(np.asarray(batch.observation)[..., 0], [[10.0] * 8, [20.0] * 8])

@@ -17,12 +17,13 @@ SIZES = [1, 7, 8, 9, 70, 600]  # one level, two, three and four; full blocks and
 BIG = 54_321  # a number that no other array has
 
 put, seek, look = jax.jit(write), jax.jit(find), jax.jit(read)
+empty, whole_of = jax.jit(create, static_argnums=0), jax.jit(total)
 draw = jax.jit(sample, static_argnums=2)
 
 
 def tree_of(values) -> SumTree:
-    values = jnp.asarray(values, jnp.float32)
-    return put(create(len(values)), jnp.arange(len(values)), values)
+    values = np.asarray(values, np.float32)
+    return put(empty(len(values)), jnp.asarray(np.arange(len(values))), jnp.asarray(values))
 
 
 def assert_sums(tree: SumTree) -> None:
@@ -43,7 +44,7 @@ whole = st.integers(0, 5).map(float)
 @settings(max_examples=25)
 def test_writes_and_finds_are_those_of_a_list(leaves, data):
     """Places outside, duplicates and negative values included."""
-    listed, tree = np.zeros(leaves), create(leaves)
+    listed, tree = np.zeros(leaves), empty(leaves)
     # Four a write, so that one program serves all examples.
     places = st.lists(st.integers(-2, leaves + 9), min_size=4, max_size=4)
     values = st.lists(whole | st.just(-1.0), min_size=4, max_size=4)
@@ -52,7 +53,7 @@ def test_writes_and_finds_are_those_of_a_list(leaves, data):
         for at in set(place) & set(range(leaves)):
             listed[at] = max(0.0, *(v for p, v in zip(place, value, strict=True) if p == at))
         np.testing.assert_array_equal(tree.levels[-1], listed)
-        assert float(total(tree)) == listed.sum()
+        assert float(whole_of(tree)) == listed.sum()
     assert_sums(tree)
     if listed.sum() > 0:
         mass = np.linspace(0, listed.sum(), 64, endpoint=False).astype(np.float32)
@@ -85,12 +86,12 @@ def test_leaves_that_do_not_exist(places):
 
 
 def test_one_leaf_and_none_at_all():
-    tree = put(create(100), jnp.array([42]), jnp.array([2.0]))
+    tree = put(empty(100), jnp.array([42]), jnp.array([2.0]))
     assert float(total(tree)) == 2.0 and look(tree, jnp.array([42])).tolist() == [2.0]
     jax.tree.map(
         np.testing.assert_array_equal, tree, put(tree, jnp.zeros(0, jnp.int32), jnp.zeros(0))
     )
-    assert seek(create(100), jnp.array([0.0, 1.0])).tolist() == [0, 0]  # empty: the first
+    assert seek(empty(100), jnp.array([0.0, 1.0])).tolist() == [0, 0]  # empty: the first
 
 
 def test_nothing_drifts():
@@ -122,7 +123,7 @@ def test_an_empty_leaf_is_never_found(seed, empty):
 
 
 PRIORITIES = {
-    "equal": np.ones(100),
+    "equal": np.ones(600),
     "linear": np.arange(600.0),
     "skewed": np.arange(1, 601.0) ** -1.5,
     "one giant": np.where(np.arange(600) == 77, 1e5, 1.0),
@@ -130,11 +131,16 @@ PRIORITIES = {
 }
 
 
+@jax.jit
+def many_draws(tree):
+    keys = jax.random.split(jax.random.PRNGKey(3), 400)
+    return jax.vmap(lambda key: sample(tree, key, 250))(keys)
+
+
 @pytest.mark.parametrize("name", PRIORITIES)
 def test_leaves_are_drawn_as_often_as_they_should_be(name):
     values = PRIORITIES[name]
-    keys = jax.random.split(jax.random.PRNGKey(3), 400)
-    place, probability = jax.jit(jax.vmap(lambda key: sample(tree_of(values), key, 250)))(keys)
+    place, probability = jax.device_get(many_draws(tree_of(values)))
     exact = values / values.sum()
     np.testing.assert_allclose(probability, exact[place], rtol=1e-5)
     counts, expected = np.bincount(np.ravel(place), minlength=len(values)), exact * place.size
@@ -160,10 +166,12 @@ def test_one_draw_from_each_slice():
 
 def test_small_leaves_behind_a_large_one_are_all_drawn():
     """Beyond 2^24 float32 counts in twos; eight leaves of ¼ lie between two such numbers."""
-    values = jnp.full(2**16 + 8, 0.25).at[:8].set(2.0**21)
+    values = np.full(2**16 + 8, 0.25, np.float32)
+    values[:8] = 2.0**21
     tree = tree_of(values)
     keys = jax.random.split(jax.random.PRNGKey(0), 30)
-    place = np.ravel(jax.jit(jax.vmap(lambda key: sample(tree, key, 2**15)[0]))(keys))
+    draws = jax.jit(lambda tree: jax.lax.map(lambda key: sample(tree, key, 2**15)[0], keys))
+    place = np.ravel(draws(tree))
     counts = np.bincount(place[place >= 8] % 8, minlength=8)
     assert counts.sum() == pytest.approx(30 * 2**15 * 2**14 / (2**24 + 2**14), rel=0.1)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
@@ -172,26 +180,33 @@ def test_small_leaves_behind_a_large_one_are_all_drawn():
 def test_members_have_trees_of_their_own():
     values = np.random.default_rng(0).uniform(0, 9, (3, 100)).astype(np.float32)
     singles = [tree_of(row) for row in values]
-    trees = jax.tree.map(lambda *x: jnp.stack(x), *singles)
-    places = jnp.array([[1, 1, 200], [5, 6, 7], [99, -1, 0]])
-    new = jnp.arange(9.0).reshape(3, 3)
-    keys = jax.random.split(jax.random.PRNGKey(0), 3)
-    trees = jax.jit(jax.vmap(write))(trees, places, new)
-    drawn, probability = jax.jit(jax.vmap(lambda tree, key: sample(tree, key, 16)))(trees, keys)
+    trees = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *singles)
+    places = np.array([[1, 1, 200], [5, 6, 7], [99, -1, 0]], np.int32)
+    new = np.arange(9, dtype=np.float32).reshape(3, 3)
+    keys = np.stack([jax.random.PRNGKey(seed) for seed in range(3)])
+
+    @jax.jit
+    @jax.vmap
+    def write_and_draw(tree, places, new, key):
+        tree = write(tree, places, new)
+        return tree, *sample(tree, key, 16)
+
+    trees, drawn, probability = jax.device_get(write_and_draw(trees, places, new, keys))
     for member, single in enumerate(singles):
-        single = put(single, places[member], new[member])
+        single = put(single, jnp.asarray(places[member]), jnp.asarray(new[member]))
         for a, b in zip(trees.levels, single.levels, strict=True):
             np.testing.assert_allclose(a[member], b, rtol=1e-6)
-        place, chance = draw(single, keys[member], 16)
+        place, chance = draw(single, jnp.asarray(keys[member]), 16)
         np.testing.assert_array_equal(drawn[member], place)
         np.testing.assert_allclose(probability[member], chance, rtol=1e-6)
 
 
 @pytest.mark.parametrize("leaves", [*SIZES, BIG])
 def test_the_announced_size_is_what_is_allocated(leaves):
-    levels = create(leaves).levels
-    assert sum(level.nbytes for level in levels) == sum_tree.size_in_bytes(leaves)
-    assert len(levels[-1]) == leaves
+    levels = jax.eval_shape(lambda: create(leaves)).levels
+    allocated = sum(level.size * level.dtype.itemsize for level in levels)
+    assert allocated == sum_tree.size_in_bytes(leaves)
+    assert levels[-1].shape == (leaves,)
     if leaves == BIG:  # an eighth and an eighth of that and so on: a seventh on top
         assert sum_tree.size_in_bytes(leaves) == pytest.approx(4 * leaves * 8 / 7, rel=1e-3)
 
@@ -211,9 +226,9 @@ def use(tree: SumTree, key, added: int) -> tuple[SumTree, jax.Array]:
 )
 def test_a_donated_tree_is_updated_in_place(members, added, looped):
     """No instruction of the compiled program copies an array as large as one of the levels."""
-    step, trees, keys = partial(use, added=added), create(BIG), jax.random.PRNGKey(0)
+    step, trees, keys = partial(use, added=added), empty(BIG), jax.random.PRNGKey(0)
     if members:
-        trees = jax.tree.map(lambda x: jnp.stack([x] * members), trees)
+        trees = jax.tree.map(lambda x: jnp.asarray(np.stack([x] * members)), trees)
         step, keys = jax.vmap(step), jax.random.split(keys, members)
 
     def program(trees, keys):

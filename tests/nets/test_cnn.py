@@ -84,7 +84,14 @@ def test_the_small_one_by_hand():
 
 
 def test_sizes_are_those_of_the_papers():
-    nature, impala = NatureCNN((84, 84, 4), KEY), ImpalaCNN((84, 84, 4), KEY)
+    nature, impala, small = jax.eval_shape(  # only shapes are asked for
+        lambda key: (
+            NatureCNN((84, 84, 4), key),
+            ImpalaCNN((84, 84, 4), key),
+            SmallCNN((10, 10, 4), key),
+        ),
+        KEY,
+    )
     assert [c.weight.shape for c in nature.convolutions] == [
         (8, 8, 4, 32),
         (4, 4, 32, 64),
@@ -94,21 +101,24 @@ def test_sizes_are_those_of_the_papers():
     assert impala.linear.weight.shape == (11 * 11 * 32, 256)
     convolutions = [x for x in jax.tree.leaves(impala) if x.ndim == 4]
     assert len(convolutions) == 15
-    assert SmallCNN((10, 10, 4), KEY).linear.weight.shape == (8 * 8 * 16, 128)
+    assert small.linear.weight.shape == (8 * 8 * 16, 128)
 
 
 @pytest.mark.parametrize(("name", "side"), [("nature", 36), ("impala", 9), ("small", 5)])
 def test_any_leading_axes_and_members(name, side):
     shape = (side, side + 1, 2)
-    members = jax.vmap(lambda key: ENCODERS[name](shape, key, 8))(jax.random.split(KEY, 2))
+    make = jax.jit(jax.vmap(lambda key: ENCODERS[name](shape, key, 8)))
+    members = make(jax.random.split(KEY, 2))
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(members))
-    x = jax.random.uniform(KEY, (2, 3, 1, *shape))
+    x = np.random.default_rng(0).random((2, 3, 1, *shape), np.float32)
     both = jax.jit(jax.vmap(lambda encoder, x: encoder(x)))(members, x)
     assert both.shape == (2, 3, 1, 8)
-    second = jax.tree.map(lambda leaf: leaf[1], members)
-    np.testing.assert_allclose(second(x[1, 2, 0]), both[1, 2, 0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(second(x[1, :0]).shape, (0, 1, 8))
-    gradient = jax.grad(lambda encoder: jnp.sum(encoder(x[1])))(second)
+    second = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[1]), members)
+    answer = jax.jit(lambda encoder, x: encoder(x))
+    alone = answer(second, x[1, 2, 0])
+    np.testing.assert_allclose(alone, np.asarray(both)[1, 2, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(jax.eval_shape(answer, second, x[1, :0]).shape, (0, 1, 8))
+    gradient = jax.jit(jax.grad(lambda encoder: jnp.sum(encoder(jnp.asarray(x[1])))))(second)
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
 
 
@@ -146,7 +156,8 @@ def test_a_picture_that_is_too_small_is_explained(name, shape, told):
 )
 def test_what_fits_is_chosen(shape, name):
     assert fitting(shape) == name
-    jax.eval_shape(ENCODERS[name](shape, KEY), jnp.zeros((1, *shape)))
+    picture = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    jax.eval_shape(lambda key, x: ENCODERS[name](shape, key)(x), KEY, picture)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +201,11 @@ def test_what_is_no_picture_is_named(shape, frames):
 @pytest.mark.parametrize(("kernel", "stride"), [(8, 4), (4, 2), (3, 1), (3, 2), (1, 1), (5, 3)])
 def test_products_of_patches_are_the_convolution(kernel, stride):
     """The form that accelerators take, with its gradient, where this machine takes the other."""
-    keys = jax.random.split(jax.random.PRNGKey(0), 3)
-    x = jax.random.normal(keys[0], (2, 13, 17, 3))
-    weight = jax.random.normal(keys[1], (kernel, kernel, 3, 5))
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, 13, 17, 3)), jnp.float32)
+    weight = jnp.asarray(rng.normal(size=(kernel, kernel, 3, 5)), jnp.float32)
+    slope = rng.normal(size=(2, (13 - kernel) // stride + 1, (17 - kernel) // stride + 1, 5))
+    slope = jnp.asarray(slope, jnp.float32)
 
     def library(x, weight):
         layout = ("NHWC", "HWIO", "NHWC")
@@ -200,9 +213,13 @@ def test_products_of_patches_are_the_convolution(kernel, stride):
             x, weight, (stride, stride), "VALID", dimension_numbers=layout
         )
 
-    answer, pull = jax.vjp(library, x, weight)
-    ours, pull_ours = jax.vjp(lambda x, weight: by_products(x, weight, stride), x, weight)
+    @jax.jit
+    def both(x, weight, slope):
+        forms = library, lambda x, weight: by_products(x, weight, stride)
+        pairs = [jax.vjp(form, x, weight) for form in forms]
+        return [(answer, pull(slope)) for answer, pull in pairs]
+
+    (answer, want), (ours, got) = both(x, weight, slope)
     np.testing.assert_allclose(ours, answer, atol=1e-4)
-    slope = jax.random.normal(keys[2], answer.shape)
-    for one, other in zip(pull_ours(slope), pull(slope), strict=True):
+    for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)

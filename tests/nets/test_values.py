@@ -43,7 +43,16 @@ def observations(*shape):
 
 
 def member(stacked, index=0):
-    return jax.tree.map(lambda leaf: leaf[index], stacked)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]), stacked)
+
+
+@eqx.filter_jit
+def answer(network, x):
+    """One program instead of one for each operation."""
+    return network(x)
+
+
+ensemble_answer = eqx.filter_jit(evaluate_ensemble)
 
 
 def linear(layer, x):
@@ -66,7 +75,7 @@ def test_state_value_is_its_formula(shape, layer_norm):
     assert isinstance(value, StateValue) and len(value.encoder.norms) == 2 * layer_norm
     x = observations(*shape)
     want = linear(value.head, hidden(value.encoder, x))[..., 0]
-    got = value(jnp.asarray(x))
+    got = answer(value, jnp.asarray(x))
     assert got.shape == shape
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -84,7 +93,7 @@ def test_q_values_are_their_formula(shape, layer_norm):
     assert isinstance(q_values, QValues)
     x = observations(*shape)
     want = linear(q_values.head, hidden(q_values.encoder, x))
-    got = q_values(jnp.asarray(x))
+    got = answer(q_values, jnp.asarray(x))
     assert got.shape == (*shape, 4)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -104,7 +113,7 @@ def test_dueling_values_are_their_formula(sizes, layer_norm):
     value = linear(q_values.value, hidden(q_values.streams[0], shared))
     advantage = linear(q_values.advantage, hidden(q_values.streams[1], shared))
     want = value + advantage - advantage.mean(-1, keepdims=True)
-    got = q_values(jnp.asarray(x))
+    got = answer(q_values, jnp.asarray(x))
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
     # V is the mean of Q: the two parts can be told apart
     np.testing.assert_allclose(np.mean(got, -1), value[..., 0], rtol=1e-3, atol=1e-5)
@@ -121,28 +130,28 @@ def test_dueling_worked_by_hand():
         q_values,
         (jnp.array([[2.0]]), jnp.zeros(1), jnp.array([[0.0, 1.0, 2.0]]), jnp.array([1.0, 1, 1])),
     )
-    np.testing.assert_allclose(q_values(jnp.array([1.0, 2.0])), [0.0, 2.0, 4.0], atol=1e-6)
+    np.testing.assert_allclose(answer(q_values, jnp.array([1.0, 2.0])), [0.0, 2.0, 4.0], atol=1e-6)
+
+
+def shifted(tree):
+    return jax.tree.map(lambda w: jnp.asarray(np.asarray(w) + np.float32(0.3)), tree)
 
 
 def test_streams_do_not_leak_into_each_other():
     q_values = member(make_q_values(SPEC, config(), Networks(), KEY, dueling=True))
     x = jnp.asarray(observations(9))
-    before = np.asarray(q_values(x))
-    value_moved = eqx.tree_at(
-        lambda q: q.streams[0], q_values, jax.tree.map(lambda w: w + 0.3, q_values.streams[0])
-    )
-    change = np.asarray(value_moved(x)) - before  # the same for every choice
+    before = np.asarray(answer(q_values, x))
+    value_moved = eqx.tree_at(lambda q: q.streams[0], q_values, shifted(q_values.streams[0]))
+    change = np.asarray(answer(value_moved, x)) - before  # the same for every choice
     assert np.abs(change).min() > 1e-3
     np.testing.assert_allclose(change, np.broadcast_to(change[:, :1], (9, 4)), atol=1e-5)
-    advantage_moved = eqx.tree_at(
-        lambda q: q.streams[1], q_values, jax.tree.map(lambda w: w + 0.3, q_values.streams[1])
-    )
-    change = np.asarray(advantage_moved(x)) - before  # none on average
+    advantage_moved = eqx.tree_at(lambda q: q.streams[1], q_values, shifted(q_values.streams[1]))
+    change = np.asarray(answer(advantage_moved, x)) - before  # none on average
     assert np.abs(change).max() > 1e-2
     np.testing.assert_allclose(change.mean(-1), np.zeros(9), atol=1e-5)
     # a constant added to all advantages is no advantage
     lifted = eqx.tree_at(lambda q: q.advantage.bias, q_values, q_values.advantage.bias + 7.0)
-    np.testing.assert_allclose(lifted(x), before, atol=1e-5)
+    np.testing.assert_allclose(answer(lifted, x), before, atol=1e-5)
 
 
 @DUELING
@@ -156,12 +165,13 @@ def test_members_of_an_ensemble_are_independent(dueling, initialisation):
         if "norms" in name or ("bias" in name and initialisation == "orthogonal"):
             continue  # these start at ones and zeros
         for i, j in [(0, 1), (0, 2), (1, 2)]:
-            assert not np.any(np.asarray(leaf[i]) == np.asarray(leaf[j])), name
+            assert not np.any(np.asarray(leaf)[i] == np.asarray(leaf)[j]), name
     x = jnp.asarray(observations(5))
-    together = evaluate_ensemble(stacked, x)
+    together = np.asarray(ensemble_answer(stacked, x))
     assert together.shape == (3, 5, 4)
     for index in range(3):
-        np.testing.assert_allclose(together[index], member(stacked, index)(x), rtol=1e-4, atol=1e-6)
+        alone = answer(member(stacked, index), x)
+        np.testing.assert_allclose(together[index], alone, rtol=1e-4, atol=1e-6)
     assert np.all(np.std(together, axis=0) > 1e-4)
 
 
@@ -181,12 +191,12 @@ def test_users_encoders_are_used(dueling):
     assert q_values.encoder.arrays.layers[0].weight.shape == (2, 7, 3)  # the observation alone
     layer = q_values.streams[1].layers[0] if dueling else q_values.head
     assert layer.weight.shape == (2, 5, 6 if dueling else 4)
-    assert evaluate_ensemble(q_values, jnp.ones((2, 3))).shape == (2, 2, 4)
+    assert ensemble_answer(q_values, jnp.ones((2, 3))).shape == (2, 2, 4)
     value = make_value(SPEC, config(), networks, KEY)
     assert value.head.weight.shape == (5, 1)
     x = jnp.asarray(observations(4))
-    want = linear(value.head, np.asarray(jax.vmap(value.encoder)(x)))[:, 0]
-    np.testing.assert_allclose(value(x), want, rtol=1e-4, atol=1e-6)
+    want = linear(value.head, np.asarray(answer(jax.vmap(value.encoder), x)))[:, 0]
+    np.testing.assert_allclose(answer(value, x), want, rtol=1e-4, atol=1e-6)
 
 
 def test_the_critics_own_sizes_and_activation_are_used():
@@ -220,6 +230,6 @@ def test_critics_are_plain_trees_of_arrays(make):
     x = jnp.asarray(observations(7))
     jitted = jax.jit(lambda critic, x: critic(x))(critic, x)
     np.testing.assert_allclose(jitted, critic(x), rtol=1e-4, atol=1e-6)
-    gradient = jax.grad(lambda critic: jnp.mean(critic(x)[..., 0] ** 2))(critic)
+    gradient = jax.jit(jax.grad(lambda critic: jnp.mean(critic(x)[..., 0] ** 2)))(critic)
     layers = jax.tree.leaves(gradient, is_leaf=lambda node: isinstance(node, Linear))
     assert all(np.any(np.asarray(layer.weight) != 0) for layer in layers)

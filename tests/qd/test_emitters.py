@@ -25,10 +25,21 @@ TD3 = PLAN.td3
 STEPS, RATE = 3, 0.01
 
 
-@partial(jax.jit, static_argnums=0)
+MANY = 400
+
+
+@jax.jit
+def many_policies(key):
+    return jax.vmap(lambda key: TD3.init(SPEC, key).actor)(jax.random.split(key, MANY))
+
+
 def policies(count, key=KEY):
-    """Whatever is stacked like policies."""
-    return jax.vmap(lambda key: TD3.init(SPEC, key).actor)(jax.random.split(key, count))
+    """Whatever is stacked like policies: the first of many, so that one program makes all."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:count]), many_policies(key))
+
+
+def row_of(tree, row):
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[row], tree)
 
 
 @jax.jit
@@ -43,19 +54,20 @@ def filled(parents):
 
 def wandered(seed=0, steps=20):
     """Replay in which something happened."""
-    random, experience = np.random.default_rng(seed), ring.create(SPEC, 400, LANES)
+    random = np.random.default_rng(seed)
+    experience = jax.jit(lambda: ring.create(SPEC, 400, LANES))()
 
     def some(*shape):
-        return jnp.asarray(random.uniform(-1, 1, (steps, LANES, *shape)), jnp.float32)
+        return random.uniform(-1, 1, (steps, LANES, *shape)).astype(np.float32)
 
-    ends = jnp.asarray(random.random((steps, LANES)) < 0.2)
-    all_steps = Transition(some(2), some(2), some(), ends, ends, some(2))
-    valid = jnp.ones((steps, LANES), bool)
+    ends = random.random((steps, LANES)) < 0.2
+    all_steps = Transition(*map(jnp.asarray, (some(2), some(2), some(), ends, ends, some(2))))
+    valid = jnp.asarray(np.ones((steps, LANES), bool))
 
     def one(experience, now):
         return ring.add(experience, *now), None
 
-    return jax.lax.scan(one, experience, (all_steps, valid))[0]
+    return jax.jit(partial(jax.lax.scan, one))(experience, (all_steps, valid))[0]
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +81,19 @@ def experience():
 
 
 @pytest.fixture(scope="module")
-def learner(emitter, experience):
-    return jax.jit(emitter.tell)(emitter.init(KEY), experience)
+def start(emitter):
+    return jax.jit(emitter.init)(KEY)
+
+
+@pytest.fixture(scope="module")
+def learner(emitter, start, experience):
+    return jax.jit(emitter.tell)(start, experience)
+
+
+@pytest.fixture(scope="module")
+def climbed(emitter, learner, experience):
+    """The first six policies, after a climb."""
+    return jax.jit(emitter.climb)(learner, policies(6), experience, KEY)
 
 
 # -- iso + line -----------------------------------------------------------------------------------
@@ -90,7 +113,7 @@ def test_without_noise_offspring_are_their_parents():
 
 def test_offspring_lie_on_the_line_through_both_parents():
     """At one number for a whole policy, and each at its own."""
-    count = 400
+    count = MANY
     x, y = policies(count), policies(count, jax.random.PRNGKey(6))
     sigma = 0.3
     start, end, children = (flat(each) for each in (x, y, jitted(x, y, 0.0, sigma, KEY)))
@@ -142,58 +165,56 @@ def td3_climbs(state, policy, batches):
     return moving.actor
 
 
-def test_a_climb_is_td3s_own_update_of_the_actor(emitter, learner, experience):
-    parents = policies(3)
-    climbed = jax.jit(emitter.climb)(learner, parents, experience, KEY)
+def test_a_climb_is_td3s_own_update_of_the_actor(learner, experience, climbed):
+    parents = policies(6)
     drawn = jax.jit(lambda key: draw(TD3, learner.state, experience, key)[0])
-    batches = [drawn(key) for key in jax.random.split(KEY, STEPS)]
+    batches = [drawn(key) for key in np.asarray(jax.random.split(KEY, STEPS))]
     for row in range(3):
-        policy = jax.tree.map(lambda leaf, row=row: leaf[row], parents)
-        wanted = td3_climbs(learner.state, policy, batches)
-        got = jax.tree.map(lambda leaf, row=row: leaf[row], climbed)
+        wanted = td3_climbs(learner.state, row_of(parents, row), batches)
+        got = row_of(climbed, row)
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert not np.allclose(flat(climbed), flat(parents), atol=RATE / 2)
 
 
-def test_all_offspring_climb(emitter, learner, experience):
+def test_all_offspring_climb(emitter, learner, experience, climbed):
     seen = experience.storage.observation[:, :20].reshape(-1, 2)
 
+    @jax.jit
+    @jax.vmap
     def liked(policy):
         return jnp.mean(emitter._td3.q_values(learner.state, seen, policy(seen))[0])
 
-    parents = policies(6)
-    climbed = jax.jit(emitter.climb)(learner, parents, experience, KEY)
-    assert (jax.vmap(liked)(climbed) > jax.vmap(liked)(parents)).all()
+    assert (np.asarray(liked(climbed)) > np.asarray(liked(policies(6)))).all()
 
 
 def test_the_greedy_actor_is_the_last_of_its_part(emitter, learner, experience):
     parents = policies(3)
     asked = jax.jit(emitter.ask)(learner, filled(parents), experience, KEY)
     assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {GUIDED}
-    assert bits(jax.tree.map(lambda leaf: leaf[-1], asked)) == bits(learner.state.actor)
+    assert bits(row_of(asked, -1)) == bits(learner.state.actor)
     others = flat(asked)[:-1]
     assert not any((child == parent).all() for child in others for parent in flat(parents))
 
 
 def test_a_part_of_one_is_the_greedy_actor_alone(learner, experience):
     emitter = PolicyGradient(TD3, SPEC, 1, LANES, 4, STEPS, RATE)
-    asked = emitter.ask(learner, filled(policies(2)), experience, KEY)
-    assert bits(asked) == bits(jax.tree.map(lambda leaf: leaf[None], learner.state.actor))
+    asked = jax.jit(emitter.ask)(learner, filled(policies(3)), experience, KEY)
+    assert bits(asked) == bits(learner.state.actor)
+    assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {1}
 
 
 def test_no_steps_give_copies_of_elites(learner, experience):
     emitter = PolicyGradient(TD3, SPEC, GUIDED, LANES, 4, 0, RATE)
-    parents = policies(2)
+    parents = policies(3)
     asked = flat(jax.jit(emitter.ask)(learner, filled(parents), experience, KEY))[:-1]
     assert all((child == flat(parents)).all(axis=1).any() for child in asked)
 
 
-def test_to_be_told_is_to_update_td3(emitter, experience):
+def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
     td3, count = emitter._td3, emitter._critic_steps
     assert count > td3.due_period > 1, "some updates must leave the actor alone"
-    start = emitter.init(KEY)
-    told = jax.jit(emitter.tell)(start, experience)
+    told = learner
     one = jax.jit(lambda learner, index: updates(td3, learner, experience, index, 1)[0])
     single = start
     for index in range(count):
@@ -229,7 +250,7 @@ class Fixed(Emitter):
 
 def test_together_means_one_after_the_other():
     both = Together([Fixed(2, 1.0), Fixed(0, 5.0), Fixed(3, 2.0)])
-    state, nothing = both.init(KEY), filled(policies(2))
+    state, nothing = both.init(KEY), filled(policies(3))
     assert both.size == 5 and len(state) == 2
     assert both.ask(state, nothing, None, KEY)["weight"][:, 0].tolist() == [1, 1, 2, 2, 2]
     state = both.tell(state, None)
@@ -254,4 +275,4 @@ def test_shares_of_a_generation(share, sizes):
     learns = share > 0.1
     assert generations.learns is learns
     assert isinstance(parts[-1], PolicyGradient) is learns
-    assert (generations.begin().experience is not None) is learns
+    assert (jax.eval_shape(generations.begin).experience is not None) is learns

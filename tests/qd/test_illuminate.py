@@ -32,7 +32,7 @@ def history():
     illuminator, states = on_point(), []
     for _ in range(20):
         illuminator.advance(1)
-        states.append(jax.tree.map(jnp.copy, illuminator.state))
+        states.append(jax.tree.map(lambda x: jnp.asarray(np.array(x)), illuminator.state))
     return illuminator, states
 
 
@@ -48,6 +48,11 @@ def cells_of(state):
     return np.flatnonzero(state.repertoire.filled)
 
 
+def corrected_by(again, repertoire, cells):
+    """In one program."""
+    return jax.jit(lambda repertoire: corrected(repertoire, cells, again))(repertoire)
+
+
 def found(again, repertoire, cells):
     """Whether each episode is what its cell says."""
     fitness, descriptor = (
@@ -61,7 +66,8 @@ def test_a_repertoire_grows(history):
     _, states = history
     fitness = np.stack([state.repertoire.fitness for state in states])
     assert (np.diff(np.where(np.isfinite(fitness), fitness, -1e9), axis=0) >= 0).all()
-    told = [qd.metrics(state.repertoire, state.offset) for state in states]
+    metrics = jax.jit(qd.metrics)
+    told = [metrics(state.repertoire, state.offset) for state in states]
     for name in ("qd_score", "coverage", "max_fitness"):
         values = [float(one[name]) for one in told]
         assert values == sorted(values) and values[-1] > values[0], name
@@ -104,7 +110,7 @@ def test_where_nothing_is_left_to_chance_reevaluation_finds_the_same(history):
     again = illuminator.reevaluate(cells, 3)
     assert again.fitness.shape == (len(cells), 3)
     found(again, illuminator.state.repertoire, cells)
-    same = corrected(illuminator.state.repertoire, cells, again)
+    same = corrected_by(again, illuminator.state.repertoire, cells)
     assert (same.born == illuminator.state.repertoire.born).all()
 
 
@@ -158,17 +164,18 @@ def test_policies_that_move_to_another_cell():
     centres = np.asarray(cells.centres)
     policies = {"weight": jnp.arange(5.0)[:, None]}
     born = jnp.arange(5, dtype=jnp.int32)
-    before = qd.add(qd.empty(cells, template), policies, jnp.full(5, 9.0), cells.centres, born)[0]
+    empty, fitness = jax.jit(qd.empty)(cells, template), jnp.full(5, 9.0)
+    before = jax.jit(qd.add)(empty, policies, fitness, cells.centres, born)[0]
     assert len(np.flatnonzero(before.filled)) == 5
     means = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
     fitness = np.stack([means - 0.5, means + 0.5], axis=1)
     to = centres[[0, 3, 4, 3, 1]]  # 1 and 3 meet in cell 3; 4 is lost for its NaN
     aside = np.array([0.1, 0.0])
     again = Again(fitness, np.stack([to - aside, to + aside], axis=1))
-    after = corrected(before, np.arange(5), again)
+    after = corrected_by(again, before, np.arange(5))
     assert np.flatnonzero(after.filled).tolist() == [0, 3, 4]
-    assert after.fitness[jnp.array([0, 3, 4])].tolist() == [1.0, 4.0, 3.0]
-    assert after.policies["weight"][jnp.array([0, 3, 4]), 0].tolist() == [0.0, 3.0, 2.0]
+    assert np.asarray(after.fitness)[[0, 3, 4]].tolist() == [1.0, 4.0, 3.0]
+    assert np.asarray(after.policies["weight"])[[0, 3, 4], 0].tolist() == [0.0, 3.0, 2.0]
     np.testing.assert_allclose(after.descriptor[3], centres[3], rtol=1e-6)
     assert after.born.tolist() == [0, -1, -1, 3, 2]
 

@@ -40,6 +40,7 @@ def cells_of(illuminator):
     return np.flatnonzero(illuminator.state.repertoire.filled)
 
 
+@pytest.mark.processes
 def test_workers_change_nothing(walked):
     other = on_host_walk(workers=2)
     other.advance(1)

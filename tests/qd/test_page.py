@@ -1,6 +1,7 @@
 import json
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
 
 LOW, HIGH, NAMES = (0.0, -2.0), (1.0, 2.0), ("left foot", "right foot")
+CVT = make_cvt(20, LOW, HIGH, samples=500)
+add_all = jax.jit(add)
 EVIL = '</title><script>alert(1)</script><img src=x onerror="alert(2)">'
 DESCRIPTORS = [[0.1, -1.9], [0.9, 1.9], [0.5, 0.0]]
 FITNESS = [1.5, 3.25, -2.0]
@@ -25,11 +28,11 @@ def grown(cells):
     template = {"weight": jnp.zeros(2)}
     born = jnp.arange(3, dtype=jnp.int32)
     numbers = jnp.array(FITNESS), jnp.array(DESCRIPTORS)
-    return add(empty(cells, template), policies, *numbers, born)[0]
+    return add_all(empty(cells, template), policies, *numbers, born)[0]
 
 
 def write_run(folder, grid=None, repertoire=None, facts=(), **about):
-    cells = make_cvt(20, LOW, HIGH) if grid is None else make_grid(grid, LOW, HIGH)
+    cells = CVT if grid is None else make_grid(grid, LOW, HIGH)
     said = {
         "algorithm": "pga-me", "env": "Walker2d-v5", "preset": "defaults", "seed": 7,
         "descriptor": "feet", "understudy": "0.1.0", "config": {"cells": 20, "grid": grid},

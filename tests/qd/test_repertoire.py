@@ -16,19 +16,20 @@ TEMPLATE = {"weight": jnp.zeros((2, 2)), "count": jnp.int32(0)}
 BATCH = 8
 UNKNOWN = (np.nan, np.inf, -np.inf)
 
-add = jax.jit(qd.add)
+add, empty_of = jax.jit(qd.add), jax.jit(qd.empty)
 
 
 def candidates(fitness, descriptor, born):
     """Each with a policy that says who it is."""
-    born = jnp.asarray(born, jnp.int32)
-    weight = jnp.broadcast_to(born[:, None, None].astype(jnp.float32), (len(born), 2, 2))
-    policies = {"weight": weight, "count": born * 10}
-    return policies, jnp.float32(fitness), jnp.float32(descriptor), born
+    born = np.asarray(born, np.int32)
+    weight = np.broadcast_to(born[:, None, None], (len(born), 2, 2))
+    policies = {"weight": jnp.asarray(weight, jnp.float32), "count": jnp.asarray(born * 10)}
+    fitness, descriptor = (jnp.asarray(np.float32(x)) for x in (fitness, descriptor))
+    return policies, fitness, descriptor, jnp.asarray(born)
 
 
 def added(cells, *batches):
-    repertoire, counts = qd.empty(cells, TEMPLATE), []
+    repertoire, counts = empty_of(cells, TEMPLATE), []
     for batch in batches:
         repertoire, count = add(repertoire, *candidates(*batch))
         counts.append(count)
@@ -91,7 +92,7 @@ def test_each_cell_holds_the_fittest_of_the_first_born(rows):
 @settings(max_examples=25)
 @given(rows)
 def test_a_cell_is_never_lowered(rows):
-    repertoire = qd.empty(GRID, TEMPLATE)
+    repertoire = empty_of(GRID, TEMPLATE)
     for batch in as_batches(rows, range(len(rows))):
         grown, count = add(repertoire, *candidates(*batch))
         assert (grown.fitness >= repertoire.fitness).all()

@@ -11,7 +11,7 @@ from understudy.qd.centroids import Cvt, make_cvt, make_grid
 from understudy.qd.storing import load_repertoire, pack, save_repertoire, unpack
 from understudy.runs import checkpoint
 
-add = jax.jit(qd.add)
+add, empty = jax.jit(qd.add), jax.jit(qd.empty)
 LOW, HIGH = (0.0, -1.0), (0.1, 1.0)
 GRID = make_grid((4, 3), LOW, HIGH)
 CVT = make_cvt(7, LOW, HIGH, samples=200)
@@ -19,17 +19,17 @@ TEMPLATE = {"layers": [{"weight": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}], "st
 
 
 def grown(cells, count=5):
-    keys = iter(jax.random.split(jax.random.PRNGKey(0), 8))
+    random = np.random.default_rng(0)
 
     def some(leaf):
-        drawn = jax.random.normal(next(keys), (count, *leaf.shape)) * 100
-        return drawn.astype(leaf.dtype)
+        return jnp.asarray(random.normal(size=(count, *leaf.shape)) * 100, leaf.dtype)
 
-    descriptor = jax.random.uniform(next(keys), (count, 2)) * 0.2  # some out of bounds
-    fitness = jax.random.normal(next(keys), (count,))
-    born = jnp.arange(count, dtype=jnp.int32)
+    descriptor = jnp.asarray(random.uniform(size=(count, 2)) * 0.2, jnp.float32)
+    assert count == 0 or (descriptor > 0.1).any(), "some must be out of bounds"
+    fitness = jnp.asarray(random.normal(size=count), jnp.float32)
+    born = jnp.asarray(np.arange(count, dtype=np.int32))
     offered = jax.tree.map(some, TEMPLATE), fitness, descriptor, born
-    return add(qd.empty(cells, TEMPLATE), *offered)[0]
+    return add(empty(cells, TEMPLATE), *offered)[0]
 
 
 def assert_same(one, other):

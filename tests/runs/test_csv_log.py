@@ -78,6 +78,7 @@ def test_a_row_cut_by_a_crash_is_dropped_and_the_log_goes_on(tmp_path):
     assert path.read_text() == "step,value\n1,10\n2,20\n"
 
 
+@pytest.mark.processes
 def test_a_killed_process_loses_no_row(tmp_path):
     path = tmp_path / "progress.csv"
     code = f"""

@@ -59,6 +59,7 @@ def watched(path):
     return frames.mean(axis=1).tolist(), about
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["film.mp4", "film.MP4"])
 def test_an_episode_becomes_a_film(tmp_path, name):
     seen = []
@@ -78,6 +79,7 @@ def test_an_episode_becomes_a_film(tmp_path, name):
     assert [path.name for path in out.parent.iterdir()] == [name]
 
 
+@pytest.mark.processes
 def test_a_gif_leaves_out_what_viewers_would_slow_down(tmp_path):
     out = tmp_path / "film.gif"
     record_episode(lambda observation: 1, "Lamp-v0", out)
@@ -86,6 +88,7 @@ def test_a_gif_leaves_out_what_viewers_would_slow_down(tmp_path):
     assert "25 fps" in about
 
 
+@pytest.mark.processes
 def test_max_steps_ends_the_film(tmp_path):
     out = tmp_path / "film.gif"
     assert record_episode(lambda observation: 1, "Lamp-v0", out, max_steps=2) == 2.0
@@ -118,9 +121,13 @@ def test_hidden_entries_are_hidden_from_the_twin_too(tmp_path):
     np.testing.assert_array_equal(seen[0], whole[[0, 2]])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("env", "shape"),
-    [("atari:Pong", (2, 84, 84)), ("jax:MinAtar-Breakout-v1", (2, 10, 10, 4))],
+    [
+        pytest.param("atari:Pong", (2, 84, 84), marks=pytest.mark.atari),
+        ("jax:MinAtar-Breakout-v1", (2, 10, 10, 4)),
+    ],
 )
 def test_games_are_filmed_as_they_are_seen(tmp_path, env, shape):
     pytest.importorskip("ale_py" if "atari" in env else "minatar")
@@ -179,6 +186,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
         record_episode(lambda observation: 0, "Lamp-v0", tmp_path / "film.mp4")
 
 
+@pytest.mark.processes
 def test_a_film_that_breaks_off_leaves_the_old_one(tmp_path):
     out = tmp_path / "film.mp4"
     out.write_bytes(b"the old one")

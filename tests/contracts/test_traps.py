@@ -1,0 +1,136 @@
+"""Wrong versions that earlier systems shipped, each caught by the tests meant for it.
+
+A wrong version is the package with one line changed. Its tests run in a process of their own and
+have to fail. The tests themselves are part of `make test`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TESTS = REPOSITORY / "tests"
+FAILED = 1  # pytest's exit code for tests that ran and failed
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+class Trap(NamedTuple):
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]  # each of them has to fail
+
+
+TRAPS = {
+    "cloned critics": Trap(
+        "nets/ensemble.py",
+        "jax.vmap(make)(jax.random.split(key, size))",
+        "jax.vmap(lambda _: make(key))(jax.random.split(key, size))",
+        (
+            "nets/test_values.py::test_members_of_an_ensemble_are_independent",
+            "algorithms/test_protocol.py::test_any_number_of_critics",
+        ),
+    ),
+    "terminated and truncated merged": Trap(
+        "experience/ring.py",
+        "gamma * (1.0 - ring.storage.terminated[lane, first])",
+        "gamma * (1.0 - ring.storage.last[lane, first])",
+        (
+            "experience/test_n_step.py::test_sums_are_those_of_the_list",
+            "faults/test_environment_ends.py::test_discounts_from_the_ring",
+        ),
+    ),
+    "unscaled noise": Trap(
+        "algorithms/td3/losses.py",
+        "jnp.clip(policy_noise * noise, -noise_clip, noise_clip)",
+        "jnp.clip(noise, -noise_clip, noise_clip)",
+        ("algorithms/test_losses_by_hand.py::test_td3_target",),
+    ),
+    "fixed temperature exponentiated": Trap(
+        "algorithms/sac/learner.py",
+        'return state.hyper["entropy_coeff"]',
+        'return jnp.exp(state.hyper["entropy_coeff"])',
+        ("algorithms/test_optimiser.py::test_a_fixed_temperature_means_itself",),
+    ),
+    "priorities not updated": Trap(
+        "engine/feeding.py",
+        "return revise(experience.priorities, place, errors, appetite.priority_exponent, good)",
+        "return experience.priorities",
+        (
+            "engine/test_feeding.py::"
+            "test_priorities_follow_the_errors_and_importance_weights_become_complete",
+        ),
+    ),
+    "actor's gradient not stopped": Trap(
+        "algorithms/steps.py",
+        "if not isinstance(actor.senses, Borrowed) or not into_encoder:",
+        "if not isinstance(actor.senses, Borrowed):",
+        ("algorithms/test_seeing.py::test_the_actors_gradient_stays_out_of_a_shared_encoder",),
+    ),
+    "Ornstein-Uhlenbeck noise not restarted": Trap(
+        "math/noise.py",
+        "jnp.where(first[:, None], sigma * normals, (1.0 - theta) * previous + fresh)",
+        "(1.0 - theta) * previous + fresh",
+        (
+            "math/test_noise.py::test_an_episodes_first_noise_knows_nothing_of_the_last",
+            "algorithms/test_ddpg.py::test_lingering_noise_restarts_with_an_episode_and_only_there",
+        ),
+    ),
+    "advantages across an end": Trap(
+        "math/returns.py",
+        "trace_decay * jnp.where(ends, 0.0, later)",
+        "trace_decay * later",
+        (
+            "math/test_returns.py::test_nothing_crosses_the_end_of_an_episode",
+            "math/test_returns.py::test_gae_worked_by_hand",
+        ),
+    ),
+    "sign of the target entropy": Trap(
+        "algorithms/sac/learner.py",
+        "else -float(action.size)",
+        "else float(action.size)",
+        (
+            "algorithms/test_optimiser.py::"
+            "test_the_target_entropy_is_minus_the_dimensions_unless_told",
+        ),
+    ),
+    "n-step sums across an episode": Trap(
+        "math/returns.py",
+        "present[:, 1:] & unbroken",
+        "present[:, 1:]",
+        (
+            "math/test_returns.py::test_n_step_is_the_loop",
+            "experience/test_n_step.py::test_truncated_by_hand",
+        ),
+    ),
+}
+
+
+def fails(test: str, package: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, str(TESTS / test)],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(package), "UNDERSTUDY_TEST_COMPILER": "quick"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_wrong_version_is_caught(name, tmp_path):
+    trap = TRAPS[name]
+    shutil.copytree(REPOSITORY / "src" / "understudy", tmp_path / "understudy")
+    file = tmp_path / "understudy" / trap.file
+    text = file.read_text(encoding="utf-8")
+    assert text.count(trap.right) == 1
+    file.write_text(text.replace(trap.right, trap.wrong), encoding="utf-8")
+    for test in trap.tests:
+        result = fails(test, tmp_path)
+        assert result.returncode == FAILED, f"{test}: {result.stdout[-2_000:]}{result.stderr}"
