@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Processes that share the test files. Their work is mostly compilation, which uses one core each.
-WORKERS ?= 2
+# Processes that share the test files: one more than two cores, because some tests wait.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 # Ends every process of a test run and removes its temporary files, also after Ctrl-C.
 SUPERVISE := $(BIN)/python tests/supervise.py
@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo "make demo       train SAC on Pendulum-v1 (about a minute on two cores)"
 	@echo "make test       everything a change must pass: imports, style, types, tests"
-	@echo "make test-fast  the daily loop: no Ray, no processes, no MuJoCo, no Atari"
+	@echo "make test-fast  the daily loop: no whole agents, Ray, processes, MuJoCo or Atari"
 	@echo "make test-slow  learning runs, long fault runs, full matrices"
 	@echo "make lint       ruff, the type checker and the import contract"
 	@echo "make format     let ruff mend what it can"
@@ -40,12 +40,12 @@ demo: $(STAMP)
 	$(BIN)/understudy train
 
 test: lint
-	$(PYTEST) -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 # The last -m wins over the one in pyproject.toml.
 test-fast: $(STAMP)
-	$(PYTEST) -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) \
-		-m "not slow and not ray and not processes and not mujoco and not atari"
+	$(PYTEST) -n $(WORKERS) --dist loadscope $(PYTEST_ARGS) \
+		-m "not (slow or agents or ray or processes or mujoco or atari)"
 
 test-slow: $(STAMP)
 	UNDERSTUDY_TEST_COMPILER=default $(PYTEST) -m slow --timeout 0 $(PYTEST_ARGS)

@@ -5,6 +5,7 @@ processes started by a test inherit them. Nothing here may import `understudy`: 
 checker has to be in place first.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -27,7 +28,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Most of the time of a test run is compilation. Without its optimisations XLA compiles for the CPU
 # three times as fast, and what is tested here is this library, not XLA. `make test-slow` runs what
 # XLA makes by default. A jaxlib that does not know one of these flags names it when it starts.
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
     given = os.environ.get("XLA_FLAGS", "")
     if QUICK not in given:  # a nested test run has inherited them
@@ -37,6 +41,10 @@ if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Tracing makes many objects that stay. With Python's own thresholds, looking for garbage among them
+# takes a fifth of a test run.
+gc.set_threshold(200_000, 20, 100)
 
 # A shell ignores SIGINT in what it starts in the background, and programs leave it at that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -55,20 +63,28 @@ RAY_WARNINGS = (
     "ignore:.*fork:RuntimeWarning",  # beside JAX's threads; Ray's forks are followed by exec
 )
 MOST_MEMORY = 3 * 2**29  # bytes of a test process beyond which compiled programs are dropped
-MOST_GROWTH = 2**29  # bytes since they were dropped last: not all memory goes back to the system
+MOST_GROWTH = 2**28  # bytes since they were dropped last: not all memory goes back to the system
 _kept = 0  # bytes when programs were dropped last
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """The tests of a file run in one process, in their order, and so do all tests on Ray."""
-    for item in items:
-        group = str(item.path.relative_to(HERE))
-        if item.get_closest_marker("ray"):
-            group = "ray"
-            for warning in RAY_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file run in one process, in their order, and so do all tests on Ray, which
+    therefore lie in files named after the cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return "ray" if "cluster" in file else file
+
+    return ByFile(config, log)
+
+
+def pytest_itemcollected(item):
+    if item.get_closest_marker("ray"):
+        assert "cluster" in item.nodeid.split("::")[0], item.nodeid
+        for warning in RAY_WARNINGS:
+            item.add_marker(pytest.mark.filterwarnings(warning))
 
 
 def resident_bytes():
@@ -86,6 +102,8 @@ def drop_programs():
 
         jax.clear_caches()
         gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # gives freed memory back to the system
         _kept = resident_bytes()
 
 

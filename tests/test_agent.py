@@ -11,6 +11,8 @@ import pytest
 import understudy as us
 from understudy.types import CheckpointError, EnvironmentError
 
+pytestmark = pytest.mark.agents
+
 TINY = dict(hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
 OBSERVATION = np.array([0.6, -0.8, 1.5], np.float32)
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)

@@ -10,6 +10,8 @@ from gymnasium import spaces
 import understudy as us
 from understudy.envs import EpisodeSeeds
 
+pytestmark = pytest.mark.agents
+
 TINY = dict(hidden_sizes=(8,), batch_size=8, buffer_size=128, start_steps=10, min_buffer_size=20)
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2)
 QUIET = dict(progress=False, run=us.RunConfig(evaluation_episodes=2))
@@ -60,6 +62,7 @@ def walker():
     agent.close()
 
 
+@pytest.mark.slow
 def test_a_member_is_the_single_run_of_its_seed(walker):
     both = make("DDQN", Corridor, PICTURES, seed=5, num_seeds=2)
     both.train(STEPS, **QUIET)

@@ -7,6 +7,8 @@ import pytest
 import understudy as us
 from understudy.types import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.agents
+
 SMALL = dict(
     hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20
 )

@@ -10,6 +10,8 @@ import understudy as us
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
+pytestmark = pytest.mark.agents
+
 SMALL = dict(generation_size=8, grid=(5, 5), hidden_sizes=(8,), critic_hidden_sizes=(8,),
              batch_size=16, buffer_size=2_000, critic_steps=4, policy_steps=2)  # fmt: skip
 CONFIG = us.PGAMEConfig(**SMALL)

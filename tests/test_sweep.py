@@ -12,6 +12,8 @@ from understudy.sweep import Range, sweep
 from understudy.sweep.in_one_program import _schedules
 from understudy.sweep.space import choose, spell
 
+pytestmark = pytest.mark.agents
+
 TINY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
 SAC = us.SACConfig(**TINY)
 ENDLESS = 1e10  # a learning rate after which no gradient is finite

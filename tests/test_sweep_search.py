@@ -12,6 +12,8 @@ from understudy.sweep import Range, search
 from understudy.sweep.study import open_study
 from understudy.sweep.task import make_task
 
+pytestmark = pytest.mark.agents
+
 TINY = dict(batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
 SAC = us.SACConfig(hidden_sizes=(4,), **TINY)  # as some trials have it: they share programs
 VARY = {

@@ -12,6 +12,8 @@ from understudy.agent import agent_class
 from understudy.algorithms.a2c import A2CConfig
 from understudy.types import ConfigError
 
+pytestmark = pytest.mark.agents
+
 
 class Signs(gymnasium.Env):
     """Two signs, each answered by a pair of choices; every right choice of the pair pays 1."""

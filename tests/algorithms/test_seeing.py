@@ -19,6 +19,8 @@ from understudy.nets import Networks
 from understudy.nets.senses import Borrowed, lend, with_senses
 from understudy.types import ArraySpec, Batch, Continuous, Discrete, Spec
 
+pytestmark = pytest.mark.agents
+
 SPEC = Spec(ArraySpec((6, 6), "uint8"), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
 SMALL = dict(hidden_sizes=(4,), activation="tanh", encoder_features=5)
 WITH_ACTORS = ("ddpg", "td3", "sac", "mpo")
@@ -173,6 +175,7 @@ def changed(agent, steps):
     return [bool((one != other).any()) for one, other in pairs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -246,6 +249,7 @@ def test_an_encoder_of_ones_own(tmp_path, env):
     np.testing.assert_array_equal(again.act(seen), agent.act(seen))
 
 
+@pytest.mark.slow
 def test_addons_of_an_agent_that_remembers():
     config = us.SACConfig(**TINY, memory="gru", memory_size=4, sequence_length=4, burn_in=2)
     begin = find("sac")(config).init

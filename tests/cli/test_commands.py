@@ -13,6 +13,8 @@ import understudy
 from understudy.cli import evaluate
 from understudy.runner import load as load_player
 
+pytestmark = pytest.mark.agents
+
 
 def listed(directory):
     return {path.name for path in directory.iterdir()}

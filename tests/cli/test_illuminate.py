@@ -19,6 +19,8 @@ from understudy.qd.on_device import NativeIlluminator
 from understudy.runner import load as load_player
 from understudy.runs.csv_log import read_csv
 
+pytestmark = pytest.mark.agents
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "quality_diversity.md"
 ENV = "jax:PointNavigation-v0"
 SHARED = ["--quiet", "--generation-size=8", "--cells=40", "--hidden-sizes=8", "--episode-length=20"]
@@ -163,6 +165,7 @@ def test_resume_counts_evaluations(run, refused, illuminated):
     assert "a run of PGA-ME, which counts evaluations: give --evaluations instead" in line
 
 
+@pytest.mark.slow
 def test_resume_until_more_evaluations(run, tmp_path):
     words = [
         "--evaluations",
@@ -186,6 +189,7 @@ def test_an_agents_run_counts_steps(refused, trained):
     assert "a run of TD3, which counts steps: give --steps instead of --evaluations" in line
 
 
+@pytest.mark.slow
 def test_eval_judges_all_anew(run, illuminated):
     directory, _ = illuminated
     code, out, err = run("eval", directory, "--episodes", 2, "--json")

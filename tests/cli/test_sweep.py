@@ -4,6 +4,8 @@ import shlex
 
 import pytest
 
+pytestmark = pytest.mark.agents
+
 ON = "sweep sac jax:Pendulum-v1"
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from understudy.engine import keeping
 
+pytestmark = pytest.mark.agents
+
 
 @pytest.mark.parametrize("storage", ["device", "host"])
 def test_a_large_replay_is_announced(run, tiny, monkeypatch, storage):

@@ -9,6 +9,8 @@ import pytest
 from understudy.cli import evaluate
 from understudy.runs import checkpoint
 
+pytestmark = pytest.mark.agents
+
 
 class Boundless(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)

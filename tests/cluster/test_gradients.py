@@ -203,6 +203,7 @@ def _stop_after(draw, times):
     return limited
 
 
+@pytest.mark.slow
 def test_rollouts_and_their_minibatches(ray):
     setting = make_setting("a2c", members=2, horizon=4, minibatches=2)
     learner, experience = make_learner(setting), make_experience(setting, steps=4)

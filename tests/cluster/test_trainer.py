@@ -61,7 +61,7 @@ def test_rounds_are_reproducible_and_go_on_to_the_bit(tmp_path):
     assert closed(whole) == closed(resumed)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_rollouts_of_several_collectors(mode, tmp_path):
     """Side by side in rounds; one by one as they come otherwise."""
 
@@ -138,7 +138,8 @@ def test_replay_on_the_host():
     agent.close()
 
 
-@pytest.mark.parametrize("collectors", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("collectors", [0, 1])
 def test_gradient_workers_beside_collectors(collectors):
     agent = sac(collectors=collectors, gradient_workers=2)
     history = train(agent, 60).history

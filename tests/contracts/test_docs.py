@@ -5,6 +5,7 @@ python tests/contracts/test_docs.py     writes the algorithms' tables anew
 
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,24 @@ READMES = sorted(ALGORITHMS.glob("*/README.md"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
 
-PAGE_MARKERS = {
-    "cluster.md": [pytest.mark.ray],
+MARKERS = {
+    "cluster.md": [pytest.mark.slow],
+    "deployment.md": [pytest.mark.slow],
     "environments.md": [pytest.mark.mujoco, pytest.mark.atari, pytest.mark.processes],
     "quality_diversity.md": [pytest.mark.slow],
+    "quickstart.md": [pytest.mark.slow],
+    "seeing_and_remembering.md": [pytest.mark.slow],
     "sweeps.md": [pytest.mark.slow],
+    "coming_from.md": [pytest.mark.agents],
+    "logging.md": [pytest.mark.agents],
+    "own_environment.py": [pytest.mark.agents],
+    "play_policy.py": [pytest.mark.agents],
+    "functional_td3.py": [pytest.mark.agents],
+    "train_pendulum.py": [pytest.mark.agents],
+    "custom_network.py": [pytest.mark.slow],
+    "many_seeds.py": [pytest.mark.slow],
+    "native_env.py": [pytest.mark.slow],
+    "remember.py": [pytest.mark.slow],
 }
 MOST_STEPS = 600  # enough for a few updates with the presets of Pendulum-v1
 MOST_EVALUATIONS = 128
@@ -96,19 +110,19 @@ def with_tables(path: Path) -> str:
 
 
 def marked(path: Path) -> Any:
-    """A page's parameter, with the markers of what its snippets need."""
-    return pytest.param(path, id=name_of(path), marks=PAGE_MARKERS.get(path.name, ()))
+    """A page's or an example's parameter, with the markers of what it needs."""
+    return pytest.param(path, id=name_of(path), marks=MARKERS.get(path.name, ()))
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in WITH_SNIPPETS])
-def test_snippets_run(path, tmp_path, monkeypatch, request):
-    if pytest.mark.ray in PAGE_MARKERS.get(path.name, ()):
-        request.getfixturevalue("ray")
+def test_snippets_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "snippet"}
     for line, code in snippets(path):
         # Blank lines in front, so that a traceback names the line of the page.
         exec(compile("\n" * line + shortened(code), str(path), "exec"), names)
+    if "ray" in sys.modules:  # the next test must not find the Ray that a page has started
+        sys.modules["ray"].shutdown()
 
 
 def test_there_are_snippets():
@@ -119,7 +133,7 @@ def test_there_are_snippets():
     assert shortened("a.illuminate(1_000, x=5)") == f"a.illuminate({MOST_EVALUATIONS}, x=5)"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+@pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES])
 def test_examples_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -1,6 +1,6 @@
 """Cases for a process with eight devices: `test_spreading.py` runs them in one.
 
-The default run covers rows of native replay, rollouts of the host loop in minibatches, where native
+The default run covers how rows are divided, rollouts of the host loop in minibatches, where native
 members lie, and members of the host loop whose settings and weights are set.
 """
 
@@ -49,7 +49,7 @@ def slow(case, /, **settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(dict(name="sac", env="jax:Pendulum-v1", **REPLAY), id="replay on devices"),
+        slow("replay on devices", name="sac", env="jax:Pendulum-v1", **REPLAY),
         slow("prioritised replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITISED),
         slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
@@ -110,6 +110,7 @@ def test_each_device_holds_one_member_and_none_waits_for_another():
         assert communication not in program
 
 
+@pytest.mark.slow
 def test_hyper_parameters_and_weights_are_set_while_spread():
     settings = dict(name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY)
     alone, spread = trainer_of(**settings), trainer_of(**settings, devices=8)

@@ -8,6 +8,8 @@ import pytest
 
 from understudy.engine import device
 
+pytestmark = pytest.mark.agents
+
 
 @pytest.fixture
 def short_programs(monkeypatch):

@@ -9,6 +9,8 @@ import pytest
 
 from understudy.experience import sum_tree
 
+pytestmark = pytest.mark.agents
+
 LOOPS = pytest.mark.parametrize("env", ["Pendulum-v1", "jax:Pendulum-v1"])
 
 

@@ -10,6 +10,8 @@ from scripted import HIGH, LOW, SCRIPT, Scripted
 from understudy.engine import host
 from understudy.engine.learning import Call, Learning, Leaves, Vectors
 
+pytestmark = pytest.mark.agents
+
 
 def stored_rows(trainer, member=0):
     """What a member's ring holds, lane by lane, oldest first, as NumPy."""

@@ -23,6 +23,8 @@ from understudy.errors import CheckpointError, ConfigError
 from understudy.experience import ring
 from understudy.experience.drawn import to_batch
 
+pytestmark = pytest.mark.agents
+
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2, sequence_stride=3)
 # What is stored does not depend on what is learned.
 RANDOM = dict(start_steps=1_000, buffer_size=60)
@@ -158,6 +160,7 @@ def assert_alike(one, other):
         np.testing.assert_allclose(array, other.experience.named()[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
     settings = dict(num_seeds=2, num_envs=2, normalise_observations=True, replay_storage="host")
     here = make_trainer("ddqn", "CartPole-v1", **settings)

@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.agents
+
 HOST, NATIVE = "Pendulum-v1", "jax:Pendulum-v1"
 
 

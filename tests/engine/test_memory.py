@@ -19,6 +19,8 @@ from understudy.envs.make import resolve
 from understudy.envs.native import CartPole
 from understudy.experience import film, rollout
 
+pytestmark = pytest.mark.agents
+
 MEMBERS, ENVS, STRIDE = 2, 3, 4
 SMALL = dict(memory_size=5, hidden_sizes=(4,))
 REPLAY = dict(

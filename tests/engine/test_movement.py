@@ -8,6 +8,8 @@ import understudy as us
 from understudy.engine.movement import Movement, check_names, per_member
 from understudy.types import ConfigError
 
+pytestmark = pytest.mark.agents
+
 LOOPS = pytest.mark.parametrize("env", ["Pendulum-v1", "jax:Pendulum-v1"])
 
 

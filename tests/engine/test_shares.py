@@ -20,6 +20,8 @@ from understudy.engine.updates import ready
 from understudy.experience import sum_tree
 from understudy.types import ConfigError
 
+pytestmark = pytest.mark.agents
+
 KINDS = {
     "sac": ("sac", {}),
     "td3": ("td3", {}),
@@ -70,14 +72,15 @@ def whole(kind, index, members=1):
 
 
 # Delayed parts are due at index 0, and not at index 1.
-AT_ONCE = [(kind, 0) for kind in KINDS]
-LATER = [
-    pytest.param(kind, 1, marks=() if kind == "td3" else pytest.mark.slow, id=f"{kind}-1")
+QUICK = {("sac", 0), ("td3", 0), ("td3", 1), ("ddqn", 0), ("a2c", 0), ("sequences", 0)}
+CASES = [
+    pytest.param(kind, index, marks=() if (kind, index) in QUICK else pytest.mark.slow)
     for kind in KINDS
+    for index in (0, 1)
 ]
 
 
-@pytest.mark.parametrize(("kind", "index"), AT_ONCE + LATER)
+@pytest.mark.parametrize(("kind", "index"), CASES)
 def test_shares_make_the_update_of_the_whole(kind, index):
     learner = case(kind)[1]
     one, priorities = whole(kind, index)

@@ -11,6 +11,8 @@ from understudy.engine.snapshot import name_leaves, name_ring, put_back, put_rin
 from understudy.experience import ring
 from understudy.types import ArraySpec, CheckpointError, Discrete, Spec, Transition
 
+pytestmark = pytest.mark.agents
+
 add = jax.jit(ring.add)
 
 

@@ -10,6 +10,8 @@ import pytest
 from understudy.engine import devices
 from understudy.errors import ConfigError
 
+pytestmark = pytest.mark.agents
+
 HERE = Path(__file__).parent
 
 

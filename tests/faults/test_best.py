@@ -1,9 +1,12 @@
 """What counts as the best survives a second call of `train` and a member that broke."""
 
 import numpy as np
+import pytest
 
 import understudy as us
 from understudy.engine.evaluate import Evaluation
+
+pytestmark = pytest.mark.agents
 
 CONFIG = us.SACConfig(
     hidden_sizes=(8, 8), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20

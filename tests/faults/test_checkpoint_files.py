@@ -133,7 +133,8 @@ def test_a_malicious_manifest_is_refused_or_harmless(saved, tmp_path, kind):
         checkpoint.read(saved)
 
 
-@pytest.mark.fault(24, "killed at 200 random instants while saving: every restart loads")
+@pytest.mark.processes
+@pytest.mark.fault(24, "killed at 200 points of saving: every restart loads")
 def test_killed_while_saving_every_restart_loads(tmp_path):
     script = Path(__file__).parent / "kill_loop.py"
     done = subprocess.run(

@@ -12,6 +12,8 @@ from understudy.engine import open_episodes, playing
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.types import EnvironmentError
 
+pytestmark = pytest.mark.agents
+
 CASES = 10_000
 
 

@@ -13,6 +13,7 @@ from fault_env import LENGTH, UNTIL, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, guard
 from understudy.types import EnvironmentError
 
+pytestmark = pytest.mark.processes
 ROWS, WORKERS = 4, 2  # rows 0 and 1 are the first worker's, 2 and 3 the second's
 SEEDS = EpisodeSeeds(4, ROWS)
 ZERO = np.zeros((ROWS, 2), np.float32)

@@ -11,6 +11,8 @@ from resume_cases import QUICK, Walk, assert_same_to_the_bit, make
 import understudy as us
 from understudy.runs.interruption import Interrupted, Interruption
 
+pytestmark = pytest.mark.agents
+
 STEPS = 240
 
 

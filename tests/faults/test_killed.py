@@ -28,7 +28,7 @@ make({kind!r}, {env!r}, num_seeds={seeds}, num_envs=2).train(
 """
 CASES = [
     ("SAC", "Pendulum-v1", 1, signal.SIGKILL),
-    ("A2C", "jax:CartPole-v1", 2, signal.SIGTERM),
+    pytest.param("A2C", "jax:CartPole-v1", 2, signal.SIGTERM, marks=pytest.mark.slow),
 ]
 LONG_CASES = [
     ("SAC", "jax:Pendulum-v1", 4),

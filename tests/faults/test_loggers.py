@@ -7,6 +7,8 @@ import pytest
 import understudy as us
 from understudy.runs.loggers import Guarded, TensorBoard, open_loggers
 
+pytestmark = pytest.mark.agents
+
 
 @pytest.fixture(scope="module")
 def agent():

@@ -21,6 +21,8 @@ from understudy.qd.run import Position, capture, restore
 from understudy.runs import checkpoint
 from understudy.types import CheckpointError
 
+pytestmark = pytest.mark.agents
+
 GENERATIONS = 3
 SEEDS = EpisodeSeeds(0, SIZE)
 QUIET = dict(progress=False, run=us.QDRunConfig(log_every=1, reevaluation_episodes=2))

@@ -5,6 +5,8 @@ from resume_cases import Walk, compare
 
 import understudy as us
 
+pytestmark = pytest.mark.agents
+
 PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
 # On one of the two loops; on both, and on all environments, in the long tests. A2C, DDPG, TD3 and
 # SAC are in the tests below.

@@ -4,20 +4,21 @@ import pytest
 from resume_cases import Walk, compare
 from seeing_cases import Picture
 
+pytestmark = pytest.mark.agents
+
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2)
+
+
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.fault(30, "replay in the host's memory, and on disk")
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
-        ("DDQN", Picture, dict(replay_storage="host", frame_stack=3, num_seeds=2)),
-        pytest.param(
-            "TD3",
-            Walk,
-            dict(replay_storage="disk", num_envs=2, update_every=4),
-            marks=pytest.mark.slow,
-        ),
+        slow("DDQN", Picture, dict(replay_storage="host", frame_stack=3, num_seeds=2)),
+        slow("TD3", Walk, dict(replay_storage="disk", num_envs=2, update_every=4)),
         ("SAC", Walk, MEMORY | dict(replay_storage="disk", num_envs=2)),
     ],
     ids=["images", "vectors", "sequences"],

@@ -5,6 +5,8 @@ import pytest
 from resume_cases import compare
 from seeing_cases import Both, Picture, Switches
 
+pytestmark = pytest.mark.agents
+
 MEMORY = dict(memory_size=4, sequence_length=4, burn_in=2)
 PRIORITISED = dict(prioritised=True, n_step=2)
 PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
@@ -38,9 +40,8 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
-        # Replay with memory; stacks of pictures: also in test_resume_host_replay.py.
-        ("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
-        slow("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
+        ("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
+        slow("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
         slow("TD3", Both, dict(encoder_features=8)),
         slow("DDQN", Switches, {}),
         slow("A2C", Picture, dict(frame_stack=3, encoder_features=8, num_envs=2)),

@@ -15,6 +15,8 @@ from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
 from understudy.types import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.agents
+
 KIND, ENV = "A2C", "jax:CartPole-v1"  # the quickest to compile
 OFTEN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=20)
 

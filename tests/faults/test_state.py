@@ -8,6 +8,8 @@ from resume_cases import CONFIGS, QUICK, arrays_of, make
 import understudy as us
 from understudy.types import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.agents
+
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
 
 # The others run with the long tests; tests/engine/test_members.py shows it of SAC and TD3 as well.

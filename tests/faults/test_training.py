@@ -14,6 +14,8 @@ import understudy as us
 from understudy.runs import checkpoint
 from understudy.types import UnderstudyError
 
+pytestmark = pytest.mark.agents
+
 ENV = "jax:Pendulum-v1"
 SCRIPT = """
 import sys; sys.path.insert(0, {here!r})

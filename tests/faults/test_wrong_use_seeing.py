@@ -13,6 +13,8 @@ import understudy as us
 from understudy.runs import checkpoint
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
+pytestmark = pytest.mark.agents
+
 VECTOR, CHOICE = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3)
 FLOATS = spaces.Box(0.0, 1.0, (12, 12, 3), np.float32)
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=4, burn_in=2)

@@ -14,6 +14,8 @@ from understudy.qd.illuminate import Again, Generations
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.run import corrected
 
+pytestmark = pytest.mark.agents
+
 POINT = PointNavigation(max_steps=10, step_size=0.1)
 
 

@@ -18,6 +18,8 @@ from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.types import EnvironmentError
 
+pytestmark = pytest.mark.agents
+
 GENERATIONS = 3
 
 

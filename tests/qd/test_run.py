@@ -16,6 +16,8 @@ from understudy.runs.csv_log import read_csv
 from understudy.runs.records import Records
 from understudy.types import CheckpointError, ConfigError, UnderstudyError
 
+pytestmark = pytest.mark.agents
+
 GENERATIONS = 6
 RUN = QDRunConfig(log_every=2, checkpoint_every=2, reevaluation_episodes=2)
 CLOCKS = ("time/fps", "time/evaluations_per_second", "time/time_elapsed")
@@ -124,6 +126,7 @@ def test_an_observer_can_end_a_run(tmp_path, undrawn):
     assert us.MAPElites.load(tmp_path / "run", **WORLDS["native"]).evaluations == 2 * SIZE
 
 
+@pytest.mark.slow
 def test_what_was_saved_in_the_middle_of_a_row_goes_on_as_well(whole, tmp_path, undrawn):
     """Sums that the log has not told of yet come back."""
     world, found, run_dir, _ = whole
