@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import warnings
+from importlib import metadata
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -27,11 +28,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Most of the time of a test run is compilation. Without its optimisations XLA compiles for the CPU
 # three times as fast, and what is tested here is this library, not XLA. `make test-slow` runs what
-# XLA makes by default. A jaxlib that does not know one of these flags names it when it starts.
-QUICK = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_parallel_codegen_split_count=1"
-)
+# XLA makes by default. A process whose jaxlib does not know one of these flags ends at once.
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if metadata.version("jaxlib").startswith("0.10."):
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
 if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
     given = os.environ.get("XLA_FLAGS", "")
     if QUICK not in given:  # a nested test run has inherited them
