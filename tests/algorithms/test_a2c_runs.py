@@ -37,6 +37,7 @@ class Signs(gymnasium.Env):
         return np.eye(2, dtype=np.float32)[self._sign]
 
 
+@pytest.mark.slow
 def test_several_choices_at_once_are_learned():
     """16 is perfect, guessing gives 6.7."""
     settings = A2CConfig(hidden_sizes=(16,), learning_rate=1e-2, gamma=0.0)

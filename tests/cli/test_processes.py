@@ -11,7 +11,10 @@ COMMAND = [sys.executable, "-m", "understudy.cli"]
 
 
 @pytest.mark.fault(34, "Ctrl-C and SIGTERM: a checkpoint, exit 130 or 143, then resume")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_a_run_that_can_go_on(run, tiny, tmp_path, number, code):
     words = [
         "train",

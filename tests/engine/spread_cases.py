@@ -1,7 +1,7 @@
 """Cases for a process with eight devices: `test_spreading.py` runs them in one.
 
-The default run covers how rows are divided, rollouts of the host loop in minibatches, where native
-members lie, and members of the host loop whose settings and weights are set.
+The default run covers how rows are divided, rollouts of the device loop, and where native members
+lie.
 """
 
 import jax
@@ -53,11 +53,8 @@ def slow(case, /, **settings):
         slow("prioritised replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITISED),
         slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
-        slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
-        pytest.param(
-            dict(name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
-            id="minibatches",
-        ),
+        slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
+        pytest.param(dict(name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT), id="rollouts"),
         slow("native members", name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY),
         slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY),
     ],

@@ -74,6 +74,7 @@ class _NeverSteady:
         return False
 
 
+@pytest.mark.slow
 def test_any_number_of_iterations(make_trainer, short_programs):
     whole = make_trainer("sac", "jax:Pendulum-v1", update_every=4)
     parts = make_trainer("sac", "jax:Pendulum-v1", update_every=4)

@@ -19,7 +19,8 @@ def weights(trainer, member):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env"), [("td3", HOST), ("sac", NATIVE), slow("td3", NATIVE), slow("sac", HOST)]
+    ("algorithm", "env"),
+    [("td3", HOST), slow("sac", NATIVE), slow("td3", NATIVE), slow("sac", HOST)],
 )
 def test_a_member_equals_the_single_run_of_its_seed(make_trainer, algorithm, env):
     several = make_trainer(algorithm, env, seed=5, num_seeds=4)
@@ -36,6 +37,7 @@ def test_a_member_equals_the_single_run_of_its_seed(make_trainer, algorithm, env
 
 
 # Two runs that differ make the tests of stopped and resumed runs fail as well, on both loops.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "env"),
     [("sac", HOST), slow("td3", NATIVE), slow("sac", NATIVE), slow("td3", HOST)],

@@ -92,7 +92,7 @@ def recompute(senses, history):
     return senses.memories(history)
 
 
-# Each algorithm, and each kind of memory on each loop.
+# Each kind of memory, and each loop.
 @pytest.mark.parametrize(
     ("algorithm", "env", "loop", "memory"),
     [
@@ -100,10 +100,10 @@ def recompute(senses, history):
         slow("sac", Hallway, HostTrainer, "lstm"),
         slow("td3", "jax:Pendulum-P-v1", DeviceTrainer, "gru"),
         ("td3", "jax:Pendulum-P-v1", DeviceTrainer, "lstm"),
-        ("ddqn", CartPole(max_steps=11), DeviceTrainer, "gru"),
+        slow("ddqn", CartPole(max_steps=11), DeviceTrainer, "gru"),
         slow("ddqn", CartPole(max_steps=11), DeviceTrainer, "lstm"),
         slow("mpo", "CartPole-v1", HostTrainer, "gru"),
-        ("mpo", "CartPole-v1", HostTrainer, "lstm"),
+        slow("mpo", "CartPole-v1", HostTrainer, "lstm"),
     ],
 )
 def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
@@ -150,7 +150,7 @@ def look_back(kept, senses):
         (Hallway, "gru"),
         slow(Hallway, "lstm"),
         slow(CartPole(max_steps=7), "gru"),
-        (CartPole(max_steps=7), "lstm"),
+        slow(CartPole(max_steps=7), "lstm"),
     ],
 )
 def test_a_rollouts_memory_is_the_recorded_one(env, memory):

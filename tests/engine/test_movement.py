@@ -84,6 +84,7 @@ def test_a_schedule_moves_what_it_names_until_a_value_is_set_and_compiles_nothin
     assert max(seen) >= 258
 
 
+@pytest.mark.slow
 def test_members_with_learning_rates_of_their_own_are_single_runs(make_trainer):
     """Over the first 100 updates."""
     rates = [1e-4, 3e-3]

@@ -93,7 +93,9 @@ def undrawn(monkeypatch):
 
 
 @pytest.mark.fault(30, "the same for quality-diversity, on native and on host environments")
-@pytest.mark.parametrize("how", ["its observer raised", "killed"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("its observer raised", marks=pytest.mark.slow), "killed"]
+)
 def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, undrawn, how):
     world, found, run_dir, _ = whole
     keep = Records.checkpoint
