@@ -26,6 +26,10 @@ CACHE = REPOSITORY / ".jax_cache"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Ray's processes run with niceness 15 unless told otherwise: beside busy cores they would starve.
+os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("RAY_DISABLE_METRICS_COLLECTION", "1")
+
 # Most of the time of a test run is compilation. Without its optimisations XLA compiles for the CPU
 # three times as fast, and what is tested here is this library, not XLA. `make test-slow` runs what
 # XLA makes by default. A process whose jaxlib does not know one of these flags ends at once.
@@ -116,7 +120,6 @@ def start_ray():
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("PYTHONPATH", helpers)
-        patch.setenv("RAY_DISABLE_METRICS_COLLECTION", "1")
         ray.init(
             address="local",
             num_cpus=RAY_CORES,

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 
 KINDS = {"sac": {}, "ddqn": dict(prioritised=True, target_update_interval=5)}
 UPDATES = 100
-TWO = dict(gradient_workers=2, cpus_each=0.5, patience=60.0)
+TWO = dict(gradient_workers=2, cpus_each=0.5, patience=300.0)
 
 
 @cache

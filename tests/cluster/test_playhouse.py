@@ -25,7 +25,7 @@ SETTINGS = dict(generation_size=SIZE, grid=(4, 4), hidden_sizes=(8,), critic_hid
 CONFIG = us.PGAMEConfig(**SETTINGS)
 UPRIGHT = us.Descriptor(angle, (-1.0, -1.0), (1.0, 1.0))
 QUIET = dict(progress=False, run=us.QDRunConfig(reevaluation_episodes=2))
-PATIENCE = 20.0
+PATIENCE = 300.0  # seconds; ends hangs only
 LATE = 103  # a step after the first portion has been told
 
 
