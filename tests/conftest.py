@@ -66,7 +66,7 @@ RAY_WARNINGS = (
     "ignore::ResourceWarning",
     "ignore:.*fork:RuntimeWarning",  # beside JAX's threads; Ray's forks are followed by exec
 )
-MOST_MEMORY = 3 * 2**29  # bytes of a test process beyond which compiled programs are dropped
+MOST_MEMORY = 2**31  # bytes of a test process beyond which compiled programs are dropped
 MOST_GROWTH = 2**28  # bytes since they were dropped last: not all memory goes back to the system
 _kept = 0  # bytes when programs were dropped last
 

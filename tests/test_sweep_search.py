@@ -126,6 +126,7 @@ def test_settings_that_do_not_go_together_fail_alone(tmp_path):
     assert any("batch_size 1024 is larger than buffer_size 512" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_trial_that_falls_behind_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(optuna.trial.Trial, "should_prune", lambda trial: trial.number == 1)
     vary = {"learning_rate": VARY["learning_rate"]}

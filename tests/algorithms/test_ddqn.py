@@ -410,7 +410,7 @@ SELDOM = dict(dueling=True, update_every=4, updates_per_step=0.5)
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({**REPLAY, **NORMALISED, **SELDOM}, id="all", marks=pytest.mark.agents),
+        pytest.param({**REPLAY, **NORMALISED, **SELDOM}, id="all", marks=pytest.mark.slow),
         pytest.param(REPLAY, id="prioritised", marks=pytest.mark.slow),
         pytest.param(NORMALISED, id="normalised", marks=pytest.mark.slow),
         pytest.param(SELDOM, id="dueling", marks=pytest.mark.slow),

@@ -206,6 +206,7 @@ def test_eval_judges_all_anew(run, illuminated):
     assert run("eval", newest, "--episodes", 2, "--json")[1] == out
 
 
+@pytest.mark.slow
 def test_eval_of_a_behaviour(run, illuminated, repertoire):
     directory, _ = illuminated
     code, out, err = run("eval", directory, "--at", "-3,0.5", "--episodes", 3, "--json")
@@ -228,7 +229,7 @@ def test_eval_of_a_behaviour(run, illuminated, repertoire):
     ("name", "place"),
     [
         ("policy.safetensors", [0.0, 1.0]),
-        ("policy.onnx", None),
+        pytest.param("policy.onnx", None, marks=pytest.mark.slow),
         pytest.param("policy.safetensors", None, marks=pytest.mark.slow),
         pytest.param("policy.onnx", [0.0, 1.0], marks=pytest.mark.slow),
     ],

@@ -64,7 +64,7 @@ def empty(tmp_path, monkeypatch):
     [
         ("ddqn", Screen, {}, "disk", True),
         pytest.param("ddqn", Screen, MEMORY, "host", True, marks=pytest.mark.slow),
-        ("sac", "Pendulum-v1", MEMORY, "host", False),
+        pytest.param("sac", "Pendulum-v1", MEMORY, "host", False, marks=pytest.mark.slow),
     ],
     ids=["images", "sequences of images", "sequences of vectors"],
 )
@@ -173,6 +173,7 @@ def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypat
     assert_alike(here, there)
 
 
+@pytest.mark.slow
 def test_many_updates_go_to_the_device_in_parts(make_trainer, monkeypatch):
     make = partial(
         make_trainer, "td3", "Pendulum-v1", update_every=5, replay_storage="host",

@@ -72,7 +72,7 @@ def whole(kind, index, members=1):
 
 
 # Delayed parts are due at index 0, and not at index 1.
-QUICK = {("sac", 0), ("td3", 0), ("td3", 1), ("ddqn", 0), ("a2c", 0), ("sequences", 0)}
+QUICK = {("sac", 0), ("td3", 1), ("ddqn", 0), ("a2c", 0)}
 CASES = [
     pytest.param(kind, index, marks=() if (kind, index) in QUICK else pytest.mark.slow)
     for kind in KINDS

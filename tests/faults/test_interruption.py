@@ -31,7 +31,9 @@ def hit_at(steps, number):
     ("kind", "env", "number", "error", "code"),
     [
         ("SAC", "Pendulum-v1", signal.SIGINT, KeyboardInterrupt, None),
-        ("A2C", "jax:CartPole-v1", signal.SIGTERM, SystemExit, 143),
+        pytest.param(
+            "A2C", "jax:CartPole-v1", signal.SIGTERM, SystemExit, 143, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_signal_ends_a_run_that_goes_on_to_the_bit(tmp_path, kind, env, number, error, code):

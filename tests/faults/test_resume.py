@@ -10,7 +10,7 @@ pytestmark = pytest.mark.agents
 PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
 # On one of the two loops; on both, and on all environments, in the long tests. A2C, DDPG, TD3 and
 # SAC are in the tests below.
-EVERY_KIND = [("DDQN", f"jax:{CART}"), ("MPO", PENDULUM)]
+EVERY_KIND = [("DDQN", f"jax:{CART}"), pytest.param("MPO", PENDULUM, marks=pytest.mark.slow)]
 NATIVE_PENDULUM = pytest.param(f"jax:{PENDULUM}", marks=pytest.mark.slow)
 NATIVE_CART = pytest.param(f"jax:{CART}", marks=pytest.mark.slow)
 CONTINUOUS, DISCRETE = ("A2C", "DDPG", "TD3", "SAC", "MPO"), ("A2C", "DDQN", "SAC", "MPO")

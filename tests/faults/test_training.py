@@ -77,7 +77,7 @@ def test_an_observer_that_raises(tmp_path):
 
 @pytest.mark.processes
 @pytest.mark.fault(38, "spawned and forked processes train")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_in_a_process_of_another(method):
     """Forked before JAX has started, as every library that uses threads asks for."""
     assert method in multiprocessing.get_all_start_methods()

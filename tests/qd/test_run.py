@@ -50,7 +50,7 @@ def state_of(found):
     return found._ensure_illuminator().state
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=["native", pytest.param("host", marks=pytest.mark.slow)])
 def whole(request, tmp_path_factory):
     """A run to which nothing happened."""
     run_dir = tmp_path_factory.mktemp(request.param) / "run"
@@ -146,7 +146,7 @@ def test_what_was_saved_in_the_middle_of_a_row_goes_on_as_well(whole, tmp_path, 
         each.close()
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [pytest.param("native", marks=pytest.mark.slow), "host"])
 def test_map_elites_comes_back_too(tmp_path, world):
     once = make(world, us.MAPElites)
     illuminate(once, 3, run=QDRunConfig(reevaluation_episodes=0))
