@@ -42,7 +42,7 @@ TRAPS = {
         "gamma * (1.0 - ring.storage.terminated[lane, first])",
         "gamma * (1.0 - ring.storage.last[lane, first])",
         (
-            "experience/test_n_step.py::test_sums_are_those_of_the_list",
+            "experience/test_ring.py::test_what_can_be_sampled_is_what_a_list_would_hold",
             "faults/test_environment_ends.py::test_discounts_from_the_ring",
         ),
     ),
