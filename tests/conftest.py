@@ -111,6 +111,27 @@ def drop_programs():
         _kept = resident_bytes()
 
 
+@pytest.fixture
+def monkeypatch(monkeypatch):
+    """What a test replaces may be part of programs that other tests share."""
+    plain, changed = monkeypatch.setattr, []
+
+    def setattr_(*arguments, **named):
+        changed.append(arguments[0])
+        plain(*arguments, **named)
+        forget_programs()
+
+    def forget_programs():
+        if "understudy.engine.programs" in sys.modules:
+            sys.modules["understudy.engine.programs"].forget_programs()
+
+    monkeypatch.setattr = setattr_
+    yield monkeypatch
+    if changed:
+        monkeypatch.undo()
+        forget_programs()
+
+
 def start_ray():
     """A small Ray whose processes can import the helpers of the cluster's tests."""
     from understudy.cluster.connect import load_ray

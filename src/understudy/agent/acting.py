@@ -8,6 +8,7 @@ import numpy as np
 
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import Memory
+from understudy.engine.programs import shared
 from understudy.envs.spaces import to_normalised, to_real
 from understudy.observing import Packer
 from understudy.types import EnvironmentError, Spec
@@ -21,7 +22,7 @@ class Acting:
         self._algorithm, self._spec = algorithm, spec
         self._packer = Packer.of(spec.observation)
         self._width = algorithm.config.memory_width
-        self._act = jax.jit(self._once, static_argnums=4)
+        self._act = _act_program(algorithm)
 
     def act(self, policy: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Any:
         """The action for one observation or a batch; and what to remember, if the agent does."""
@@ -61,11 +62,16 @@ class Acting:
             raise EnvironmentError(f"a memory here has shape {wanted}, got {given.shape}")
         return given.reshape(rows, self._width)
 
-    def _once(self, policy: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
-        memory = self._algorithm.memory(policy, len(rows))
+
+@shared
+def _act_program(algorithm: Algorithm) -> Any:
+    def act(policy: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
+        memory = algorithm.memory(policy, len(rows))
         # Without a memory, noise that lingers begins anew; with one, an episode may be going on.
         first = jnp.full(len(rows), before is None)
         if before is not None:
             memory = memory._replace(hidden=before)
-        action, memory, _ = self._algorithm.act(policy, memory, rows, first, key, explore)
+        action, memory, _ = algorithm.act(policy, memory, rows, first, key, explore)
         return action, memory.hidden if isinstance(memory, Memory) else None
+
+    return jax.jit(act, static_argnums=4)

@@ -110,6 +110,21 @@ class Algorithm(abc.ABC):
         self.networks = networks or Networks()
         self.loss_addons = loss_addons
 
+    def __eq__(self, other: object) -> bool:
+        """Two of one class and config make the same programs. One with parts of the user's own
+        equals itself alone: what those do may depend on more than can be compared."""
+        if not isinstance(other, Algorithm) or type(self) is not type(other):
+            return False
+        standard = self._is_standard and other._is_standard
+        return self is other or (standard and self.config == other.config)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.config))
+
+    @property
+    def _is_standard(self) -> bool:
+        return self.networks == Networks() and not self.loss_addons
+
     @property
     def appetite(self) -> Appetite:
         """What the engine must feed."""

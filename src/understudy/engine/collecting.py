@@ -16,6 +16,7 @@ from understudy.engine.actions import initial_memory, uniform_actions
 from understudy.engine.members import ACTING, member_keys, over_members
 from understudy.engine.open_episodes import EpisodeTally, OpenActions
 from understudy.engine.packing import Parcel
+from understudy.engine.programs import shared
 from understudy.engine.setting import Setting
 from understudy.engine.snapshot import Named, name_leaves, part_of, put_back, to_host, under
 from understudy.envs.base import HostEnvs, HostStep
@@ -44,8 +45,8 @@ class Collector:
         self.fields = block_fields(setting)
         self.parcel = Parcel(self.fields)
         self._learned = Parcel(step_fields(setting)).size
-        self.act_program = act_program(setting, self.parcel, read_policy, random=False)
-        self.random_program = act_program(setting, self.parcel, read_policy, random=True)
+        self.act_program = act_program(setting.unseeded, read_policy, random=False)
+        self.random_program = act_program(setting.unseeded, read_policy, random=True)
         members, num_envs = setting.num_seeds, setting.num_envs
         keys = member_keys(setting.seed, members, ACTING)
         if stream:
@@ -169,10 +170,10 @@ def _look_for(array: Any) -> None:
             return
 
 
-def act_program(
-    setting: Setting, parcel: Parcel, read_policy: Callable[[Tree], Any], random: bool
-) -> Any:
+@shared
+def act_program(setting: Setting, read_policy: Callable[[Tree], Any], random: bool) -> Any:
     """The compiled act program, lifted over members."""
+    parcel = Parcel(block_fields(setting))
 
     def act(policy: Tree, memory: Tree, block: Array, key: Key):
         key, draw_key = jax.random.split(key)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Memory
@@ -20,6 +21,7 @@ from understudy.algorithms.steps import when
 from understudy.engine.actions import to_real, uniform_actions
 from understudy.engine.feeding import Experience, add, remembered, with_priorities
 from understudy.engine.members import ACTING, ENVIRONMENT, member_keys, over_members
+from understudy.engine.programs import shared
 from understudy.engine.snapshot import Named, name_leaves, put_back
 from understudy.engine.spreading import divides_rows
 from understudy.engine.trainer import Held, Setting, Trainer
@@ -72,21 +74,15 @@ class DeviceTrainer(Trainer):
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
         self.held = Held(*self._start())
-        self._loop = Loop(setting, env, self.cadence.block_updates)
+        block, updates = self.cadence.block_iterations, self.cadence.block_updates
+        self._length = block * math.ceil(ITERATIONS_PER_PROGRAM / block)
+        begin, self._general, self._steady = _programs(
+            setting.unseeded, env, updates, block, self._length, self._sharding
+        )
         members = setting.num_seeds
         streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]
-        begin = jax.jit(jax.vmap(self._loop.begin), out_shardings=self._sharding)
-        self._world = begin(self.learner.state, *jax.device_put(streams, self._sharding))
-        block = self.cadence.block_iterations
-        self._length = block * math.ceil(ITERATIONS_PER_PROGRAM / block)
-        self._general = self._compile(self._loop.general)
-        steady = partial(self._loop.steady, blocks=self._length // block, iterations=block)
-        self._steady = self._compile(steady)
-
-    def _compile(self, program: Any) -> Any:
-        lifted = over_members(program, self.setting.num_seeds, shared=(3,))
-        divided = divides_rows(lifted, self._sharding)
-        return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=self._sharding)
+        streams = jax.device_put(streams, self._sharding)
+        self._world = begin(self.learner.state, *streams)
 
     def advance(self, iterations: int) -> None:
         stop = self.position.iterations + iterations
@@ -146,6 +142,29 @@ class DeviceTrainer(Trainer):
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""
+
+
+@shared
+def _programs(
+    setting: Setting,
+    env: NativeEnv,
+    block_updates: int,
+    block_iterations: int,
+    length: int,
+    sharding: NamedSharding | None,
+) -> tuple[Any, Any, Any]:
+    """What begins, and what trains: through any iterations, and through steady ones."""
+    loop = Loop(setting, env, block_updates)
+    blocks = length // block_iterations
+    steady = partial(loop.steady, blocks=blocks, iterations=block_iterations)
+
+    def compiled(program: Any) -> Any:
+        lifted = over_members(program, setting.num_seeds, shared=(3,))
+        divided = divides_rows(lifted, sharding)
+        return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
+
+    begin = jax.jit(jax.vmap(loop.begin), out_shardings=sharding)
+    return begin, compiled(loop.general), compiled(steady)
 
 
 @final

@@ -5,6 +5,7 @@ seeds. No episode is left out, so short ones weigh no more than long ones; none 
 it goes on for ever.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 
 from understudy.engine.members import EVALUATION, member_keys
 from understudy.engine.playing import HostStage, NativeStage, Played
+from understudy.engine.programs import shared
 from understudy.engine.trainer import Setting
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.describing import Descriptor
@@ -49,8 +51,7 @@ class NativeEvaluator:
         self, setting: Setting, env: NativeEnv, episodes: int, descriptor: Descriptor | None = None
     ):
         self._shape = (setting.num_seeds, episodes)
-        stage = NativeStage(setting.algorithm, env, setting.spec, *self._shape, descriptor)
-        self._play = jax.jit(lambda policy, keys: stage.play(policy, keys)[0])
+        self._play = _native_program(setting.unseeded, env, episodes, descriptor)
         self._keys = member_keys(setting.seed, setting.num_seeds, EVALUATION)
 
     def play(self, policy: Any) -> Evaluation:
@@ -58,6 +59,15 @@ class NativeEvaluator:
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""
+
+
+@shared
+def _native_program(
+    setting: Setting, env: NativeEnv, episodes: int, descriptor: Descriptor | None
+) -> Callable[[Any, Any], Played]:
+    members = setting.num_seeds
+    stage = NativeStage(setting.algorithm, env, setting.spec, members, episodes, descriptor)
+    return jax.jit(lambda policy, keys: stage.play(policy, keys)[0])
 
 
 def _evaluation(played: Played, shape: tuple[int, int]) -> Evaluation:

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from understudy.algorithms.base import Appetite, Replay
 from understudy.engine.feeding import create, size_in_bytes
+from understudy.engine.programs import shared
 from understudy.engine.setting import Setting
 from understudy.engine.snapshot import Named, copy_to_file, to_host
 from understudy.experience import HostFilm
 from understudy.experience.drawn import Drawn
-from understudy.types import ConfigError, Transition
+from understudy.types import ConfigError, Spec, Transition
 
 # Of what a place has, where there is a choice: on the device the rest is for learning, elsewhere
 # for the copy that a checkpoint is written from.
@@ -67,16 +69,23 @@ def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
     )
 
 
-def make(setting: Setting, place: Place) -> Any:
+def make(setting: Setting, place: Place, sharding: NamedSharding | None = None) -> Any:
     """Empty, with a member axis."""
     appetite, spec = setting.algorithm.appetite, setting.spec
-    members, lanes = setting.num_seeds, setting.num_envs
     if place.name != "device":
         assert isinstance(appetite, Replay)
         return HostReplay(setting, appetite, directory() if place.name == "disk" else None)
+    return create_program(appetite, spec, setting.num_envs, setting.num_seeds, sharding)()
+
+
+@shared
+def create_program(
+    appetite: Appetite, spec: Spec, lanes: int, members: int, sharding: NamedSharding | None
+) -> Any:
+    """Makes empty experience, with a member axis."""
     # A ring is too large to be made twice: the member axis is there from the beginning.
     each = jax.vmap(lambda _: create(appetite, spec, lanes))
-    return jax.jit(lambda: each(jnp.arange(members)))()
+    return jax.jit(lambda: each(jnp.arange(members)), out_shardings=sharding)
 
 
 @final

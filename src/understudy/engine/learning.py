@@ -13,6 +13,7 @@ Where the host keeps replay, steps are added and batches drawn by whoever makes 
 
 import abc
 import math
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, final
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Sharding
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
@@ -29,6 +31,7 @@ from understudy.engine.fragments import Fragment, widen_on_host
 from understudy.engine.keeping import HostReplay
 from understudy.engine.members import over_members
 from understudy.engine.packing import Parcel
+from understudy.engine.programs import shared
 from understudy.engine.spreading import divides_rows, shared_by_all
 from understudy.engine.updates import Learner, move, observe, observe_all, updates
 from understudy.experience.drawn import Drawn
@@ -45,6 +48,22 @@ class Call(NamedTuple):
     count: int  # updates
     phase: int | None  # a single update's place in the pattern of delayed parts, if worth it
     moving: tuple[str, ...]  # the hyper-parameters that follow a schedule
+
+
+@final
+class Shapes:
+    """A tree of arrays without their values, comparable and hashable."""
+
+    def __init__(self, tree: Any):
+        self.tree = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        leaves, structure = jax.tree.flatten(self.tree)
+        self._identity = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shapes) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
 
 
 class Form(abc.ABC):
@@ -91,7 +110,8 @@ class Leaves(Form):
         leaves, self._structure = jax.tree.flatten(learner)
         numbers = jax.tree.unflatten(self._structure, range(len(leaves)))
         read, self._policy = jax.tree.flatten(algorithm.policy(numbers.state))
-        small = [n for n, leaf in enumerate(leaves) if leaf[0].size <= LARGEST_TOGETHER]
+        sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
+        small = [n for n, size in enumerate(sizes) if size <= LARGEST_TOGETHER]
         self._together = [n for n in small if n not in read]
         self._alone = [n for n in range(len(leaves)) if n not in self._together]
         self._places = [self._alone.index(n) for n in read]
@@ -124,11 +144,11 @@ class Leaves(Form):
 class Vectors(Form):
     """One array [K, numbers] per dtype, for the learner and for its policy."""
 
-    def __init__(self, algorithm: Algorithm, learner: Learner):
+    def __init__(self, algorithm: Algorithm, learner: Learner, can_pin: bool):
         self._algorithm = algorithm
         self._learner = Layout(learner)
         self._policy = Layout(algorithm.policy(learner.state))
-        self._can_pin = _can_pin(*learner.state.key.devices())
+        self._can_pin = can_pin
 
     def pack(self, learner: Learner) -> dict[str, Array]:
         return self._learner.join(learner)
@@ -193,36 +213,18 @@ class Learning:
         if accelerated is None:  # or spread: acting is not, and cannot read a part of the learner
             accelerated = bool(others) or first.platform != "cpu"
         self.act_device = jax.local_devices(backend="cpu")[0] if accelerated else first
-        self.form: Form = (Vectors if accelerated else Leaves)(algorithm, learner)
+        self.form = _form(algorithm, bool(accelerated), _can_pin(self._sharding), Shapes(learner))
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
-        self._pack, self._unpack = jax.jit(self.form.pack), jax.jit(self.form.unpack)
-        self._send = jax.jit(self.form.send_policy)
+        self._pack, self._unpack, self._send = _form_programs(self.form)
         self.learner, self.experience = learner, experience
         self._period = algorithm.due_period
         self.restart_counting(0)
         self._parcel, members = parcel, len(learner.state.key)
         self._observes = any(part is not None for part in learner.state.running)
-
-        def compiled(one: Any, donated: tuple[int, ...]) -> Any:
-            def learn(
-                packed: Tree, given: Tree, block: Tree, index: Array, moved: Tree, call: Call
-            ):  # fmt: skip
-                lifted = over_members(partial(one, algorithm, parcel, call), members, shared=(3,))
-                learner, left = lifted(self.form.unpack(packed), given, block, index, moved)
-                packed = self.form.pack(learner)
-                return packed, left, index + call.count, self.form.send_policy(packed)
-
-            each, all_alike = self._sharding, shared_by_all(self._sharding)
-            return jax.jit(
-                divides_rows(learn, each),
-                donate_argnums=donated,
-                static_argnums=5,
-                out_shardings=(each, each, all_alike, None),
-            )
-
-        self.program = compiled(_add_and_learn, (0, 1, 3))
-        self.program_of_drawn = compiled(_learn_drawn, (0, 3))
+        told = (self.form, algorithm, parcel, members, self._sharding)
+        self.program = _learn_program(_add_and_learn, (0, 1, 3), *told)
+        self.program_of_drawn = _learn_program(_learn_drawn, (0, 3), *told)
 
     def learn(
         self, block: Block, count: int, moving: tuple[str, ...], moved: np.ndarray | None
@@ -377,9 +379,44 @@ def _reported(parcel: Parcel, block: Array) -> tuple[Transition, Array, Array | 
     return step, report["valid"], report.get("memory")
 
 
-def _can_pin(device: Any, *others: Any) -> bool:
-    """Whether programs on the device can write to the host's memory directly."""
+def _can_pin(sharding: Sharding) -> bool:
+    """Whether programs there can write to the host's memory directly."""
+    device, *others = sharding.device_set
     if others:
         return False
     kinds = {memory.kind for memory in device.addressable_memories()}
     return device.platform != "cpu" and "pinned_host" in kinds
+
+
+@shared
+def _form(algorithm: Algorithm, accelerated: bool, can_pin: bool, learner: Shapes) -> Form:
+    if accelerated:
+        return Vectors(algorithm, learner.tree, can_pin)
+    return Leaves(algorithm, learner.tree)
+
+
+@shared
+def _form_programs(form: Form) -> tuple[Any, Any, Any]:
+    return jax.jit(form.pack), jax.jit(form.unpack), jax.jit(form.send_policy)
+
+
+@shared
+def _learn_program(
+    one: Callable[..., Any], donated: tuple[int, ...], form: Form, algorithm: Algorithm,
+    parcel: Parcel, members: int, sharding: Sharding,
+) -> Any:  # fmt: skip
+    """One call of learning: `one` member's share of it, lifted over all of them."""
+
+    def learn(packed: Tree, given: Tree, block: Tree, index: Array, moved: Tree, call: Call):
+        lifted = over_members(partial(one, algorithm, parcel, call), members, shared=(3,))
+        learner, left = lifted(form.unpack(packed), given, block, index, moved)
+        packed = form.pack(learner)
+        return packed, left, index + call.count, form.send_policy(packed)
+
+    all_alike = shared_by_all(sharding)
+    return jax.jit(
+        divides_rows(learn, sharding),
+        donate_argnums=donated,
+        static_argnums=5,
+        out_shardings=(sharding, sharding, all_alike, None),
+    )

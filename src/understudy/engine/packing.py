@@ -18,6 +18,12 @@ class Parcel:
         self._fields = fields
         self._dtype = np.dtype([(name, spec.dtype, spec.shape) for name, spec in fields.items()])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Parcel) and self._dtype == other._dtype
+
+    def __hash__(self) -> int:
+        return hash(self._dtype)
+
     @property
     def size(self) -> int:
         """Bytes of a row."""

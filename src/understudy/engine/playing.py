@@ -19,6 +19,7 @@ from understudy.algorithms.base import Algorithm
 from understudy.engine.actions import initial_memory, to_real
 from understudy.engine.feeding import Experience, add
 from understudy.engine.members import over_members
+from understudy.engine.programs import shared
 from understudy.envs.base import HostEnvs, HostStep, NativeEnv
 from understudy.envs.describing import Descriptor
 from understudy.types import Key, Spec, Transition, Tree
@@ -176,7 +177,7 @@ class HostStage:
         self.envs = envs
         self._members, self._episodes, self._descriptor = members, episodes, descriptor
         self._limit = episode_length
-        self._act = jax.jit(act_program(algorithm, members))
+        self._act = compiled_act(algorithm, members)
         self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)
         self._keys = jnp.zeros((members, 2), jnp.uint32)  # acting draws nothing
 
@@ -277,3 +278,9 @@ def act_program(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array
         return algorithm.act(policy, memory, observation, first, key, False)[:2]
 
     return over_members(act, members)
+
+
+@shared
+def compiled_act(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array, Tree]]:
+    """The same, compiled."""
+    return jax.jit(act_program(algorithm, members))

@@ -9,13 +9,22 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from understudy.algorithms.base import Replay, Rollout
 from understudy.engine.cadence import Cadence
-from understudy.engine.feeding import Experience, create
-from understudy.engine.keeping import EVERYWHERE, HostReplay, choose, is_of_host, make
+from understudy.engine.feeding import Experience
+from understudy.engine.keeping import (
+    EVERYWHERE,
+    HostReplay,
+    choose,
+    create_program,
+    is_of_host,
+    make,
+)
 from understudy.engine.members import INITIALISATION, member_keys
 from understudy.engine.movement import Movement, check_names, per_member
+from understudy.engine.programs import shared
 from understudy.engine.setting import Setting as Setting
 from understudy.engine.snapshot import (
     Named,
@@ -218,23 +227,27 @@ class Trainer(abc.ABC):
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
         self._metric_names = metric_names(algorithm, spec, num_envs)
-        initial = partial(begin, algorithm, spec, num_envs, len(self._metric_names))
         keys = member_keys(self.setting.seed, members, INITIALISATION)
-        spread = partial(jax.jit, out_shardings=self._sharding)
-        learner = spread(jax.vmap(initial))(jax.device_put(keys, self._sharding))
+        first_learner = _begin_program(self.setting.unseeded, self._sharding)
+        learner = first_learner(jax.device_put(keys, self._sharding))
         if place is None:
             assert isinstance(appetite, Replay)
             smallest = replace(appetite, buffer_size=1)
-            each = jax.vmap(lambda _: create(smallest, spec, num_envs))
-            return learner, spread(lambda: each(jnp.arange(members)))()
+            return learner, create_program(smallest, spec, num_envs, members, self._sharding)()
         if place.name != "device":
             return learner, make(self.setting, place)
-        return learner, spread(lambda: make(self.setting, place))()
+        return learner, make(self.setting, place, self._sharding)
 
 
 def learner_shapes(setting: Setting) -> Learner:
     """What a trainer's learner looks like, before there is one."""
+    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
+    return jax.eval_shape(_begin_program(setting.unseeded, None), keys)
+
+
+@shared
+def _begin_program(setting: Setting, sharding: NamedSharding | None) -> Any:
+    """From a key for each member to learners that have learned nothing."""
     names = metric_names(setting.algorithm, setting.spec, setting.num_envs)
     initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
-    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
-    return jax.eval_shape(jax.vmap(initial), keys)
+    return jax.jit(jax.vmap(initial), out_shardings=sharding)

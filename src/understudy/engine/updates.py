@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Aux, Index, Replay
 from understudy.engine.feeding import Experience, create, draw, revised
+from understudy.engine.programs import shared
 from understudy.engine.spreading import split_rows
 from understudy.experience import Film, Ring, Rollout
 from understudy.experience.drawn import Drawn
@@ -36,6 +37,7 @@ class Learner(NamedTuple):
     open_return: Float[Array, " envs"]  # discounted, of each environment's episode so far
 
 
+@shared
 def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
     """The names of the numbers in a Meter, in order; nothing is computed."""
 

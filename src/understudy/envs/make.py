@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, final
 
 import gymnasium
@@ -164,8 +164,13 @@ def _native(name: str) -> NativeEnv:
             f'no native environment "{name}"{_nearest(name, native, "jax:")}; '
             f"there are: {', '.join(sorted(native))}"
         )
-    made = native[name]
-    return made if isinstance(made, NativeEnv) else made()
+    return _one_native(native[name])
+
+
+@cache
+def _one_native(make: Callable[[], NativeEnv]) -> NativeEnv:
+    """Native environments hold no state: agents share one, and with it compiled programs."""
+    return make if isinstance(make, NativeEnv) else make()
 
 
 def _gymnasium_spec(name: str) -> Any:

@@ -7,7 +7,7 @@ This page is all but the evaluation, which is on the device (`on_device`) or on 
 """
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -20,6 +20,7 @@ from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.learner import Policy
 from understudy.engine.keeping import choose
 from understudy.engine.playing import Played
+from understudy.engine.programs import shared
 from understudy.engine.setting import Setting
 from understudy.envs.describing import Descriptor
 from understudy.experience import Ring, ring
@@ -100,18 +101,25 @@ class Generations:
 
     def __init__(self, plan: Plan):
         self.plan, self.size = plan, plan.config.generation_size
+        self._unseeded = replace(plan, seed=0)
         self.emitter = plan.emitter()
         self.learns = any(isinstance(part, PolicyGradient) for part in self.emitter.emitters)
         self._cells = plan.cells()
         if self.learns:
             choose(plan.setting, ("device",))  # refuses, or says, what is too large
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the functions are the same. The seed is no part of any program."""
+        return isinstance(other, Generations) and self._unseeded == other._unseeded
+
+    def __hash__(self) -> int:
+        return hash(self._unseeded)
+
     def begin(self) -> State:
         """Nothing in it yet."""
-        # The seed is no part of any program: runs of all seeds share those that were compiled.
-        return jax.jit(self._begin)(jax.random.PRNGKey(self.plan.seed), self._cells)
+        return _begin_program(self)(jax.random.PRNGKey(self.plan.seed), self._cells)
 
-    def _begin(self, key: Key, cells: Cells) -> State:
+    def nothing_yet(self, key: Key, cells: Cells) -> State:
         plan = self.plan
         policy = jax.eval_shape(self._policy, key)
         experience = None
@@ -223,3 +231,8 @@ class Illuminator(abc.ABC):
     def faults(self) -> dict[str, int]:
         """What went wrong in environments and was survived, counted since the start."""
         return {}
+
+
+@shared
+def _begin_program(generations: Generations) -> Any:
+    return jax.jit(generations.nothing_yet)

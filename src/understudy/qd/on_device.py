@@ -1,14 +1,15 @@
 """Illumination of native environments: a generation is one program, and as many as are wanted run
 in it one after the other."""
 
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from understudy.engine.playing import NativeStage
+from understudy.engine.playing import NativeStage, Played
+from understudy.engine.programs import shared
 from understudy.envs.base import NativeEnv
 from understudy.qd.illuminate import (
     REEVALUATION,
@@ -29,34 +30,14 @@ class NativeIlluminator(Illuminator):
 
     def __init__(self, plan: Plan, env: NativeEnv):
         self.generations = Generations(plan)
-        size, length = self.generations.size, plan.config.episode_length
-        self._stage = NativeStage(plan.td3, env, plan.spec, size, 1, plan.descriptor, length)
         self.state = self.generations.begin()
-        self._begin = jax.jit(self._first, donate_argnums=0)
-        self._go_on = jax.jit(self._several, donate_argnums=0)
-        self._again = jax.jit(lambda policies, keys: self._stage.play(acting(policies), keys)[0])
+        self._begin, self._go_on, self._again = _programs(self.generations, env)
 
     def advance(self, generations: int) -> None:
         if generations and not int(self.state.generation):
             self.state, generations = self._begin(self.state), generations - 1
         if generations:
             self.state = self._go_on(self.state, jnp.int32(generations))
-
-    def _first(self, state: State) -> State:
-        return self._evaluated(state, self.generations.first(state))
-
-    def _several(self, state: State, count: Int32[Array, ""]) -> State:
-        # The number is no part of the program: however generations are divided among calls,
-        # they compute the same.
-        def one(_: Array, state: State) -> State:
-            return self._evaluated(state, self.generations.ask(state))
-
-        return jax.lax.fori_loop(0, count, one, state)
-
-    def _evaluated(self, state: State, policies: Tree) -> State:
-        keys = self.generations.start_keys(state, self.generations.born(state.generation))
-        played, experience = self._stage.play(acting(policies), keys, state.experience)
-        return self.generations.take(state, policies, played, experience)
 
     def replay(self, cells: np.ndarray) -> Again:
         keys = self.generations.start_keys(self.state, self.state.repertoire.born[cells])
@@ -81,3 +62,33 @@ class NativeIlluminator(Illuminator):
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""
+
+
+@shared
+def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
+    """The first generation, any number of later ones, and what plays policies again."""
+    plan, length = generations.plan, generations.plan.config.episode_length
+    size, descriptor = generations.size, plan.descriptor
+    stage = NativeStage(plan.td3, env, plan.spec, size, 1, descriptor, length)
+
+    def evaluated(state: State, policies: Tree) -> State:
+        keys = generations.start_keys(state, generations.born(state.generation))
+        played, experience = stage.play(acting(policies), keys, state.experience)
+        return generations.take(state, policies, played, experience)
+
+    def first(state: State) -> State:
+        return evaluated(state, generations.first(state))
+
+    def several(state: State, count: Int32[Array, ""]) -> State:
+        # The number is no part of the program: however generations are divided among calls,
+        # they compute the same.
+        def one(_: Array, state: State) -> State:
+            return evaluated(state, generations.ask(state))
+
+        return jax.lax.fori_loop(0, count, one, state)
+
+    def again(policies: Tree, keys: Key) -> Played:
+        return stage.play(acting(policies), keys)[0]
+
+    begin, go_on = (jax.jit(program, donate_argnums=0) for program in (first, several))
+    return begin, go_on, jax.jit(again)

@@ -2,6 +2,7 @@
 flow into replay."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool
 from understudy.engine.feeding import add
 from understudy.engine.playhouse import HostPlayhouse, Playhouse, Programme
 from understudy.engine.playing import Played, Told
+from understudy.engine.programs import shared
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
@@ -40,10 +42,7 @@ class HostIlluminator(Illuminator):
         scenery = (plan.td3, source, plan.spec, plan.descriptor, config.episode_length)
         self._playhouse = open_playhouse(Programme(*scenery, size, seeds, workers, guard))
         self.state = self.generations.begin()
-        self._first = jax.jit(self.generations.first)
-        self._ask = jax.jit(self.generations.ask)
-        self._take = jax.jit(self.generations.take, donate_argnums=(0, 3))
-        self._add = jax.jit(_add_all, donate_argnums=0)
+        self._first, self._ask, self._take = _programs(self.generations)
 
     def advance(self, generations: int) -> None:
         for _ in range(generations):
@@ -51,7 +50,7 @@ class HostIlluminator(Illuminator):
             generation = int(state.generation)
             policies = self._ask(state) if generation else self._first(state)
             # The reel takes replay over, and gives it back with the new steps in it.
-            reel = _Reel(self._add, state.experience)
+            reel = _Reel(_add_all, state.experience)
             self.state = state._replace(experience=None)
             tell = None if state.experience is None else reel.tell
             try:
@@ -130,6 +129,13 @@ class _Reel:
         self._told = []
 
 
+@shared
+def _programs(generations: Generations) -> tuple[Any, Any, Any]:
+    take = jax.jit(generations.take, donate_argnums=(0, 3))
+    return jax.jit(generations.first), jax.jit(generations.ask), take
+
+
+@partial(jax.jit, donate_argnums=0)
 def _add_all(experience: Ring, steps: Transition, valid: Bool[Array, "time lanes"]) -> Ring:
     def one(experience: Ring, now: tuple[Transition, Array]) -> tuple[Any, None]:
         return add(experience, *now), None
