@@ -24,11 +24,14 @@ class Acting:
         self._width = algorithm.config.memory_width
         self._act = _act_program(algorithm)
 
-    def act(self, policy: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Any:
-        """The action for one observation or a batch; and what to remember, if the agent does."""
+    def act(
+        self, policies: Any, member: int, observation: Any, memory: Any, key: Any, explore: bool
+    ) -> Any:
+        """The action of one member's policy for one observation or a batch; and what to remember,
+        if the agent does."""
         rows, single = self._packer.rows(observation)
         before = self._before(memory, len(rows), single)
-        action, after = self._act(policy, rows, before, key, explore)
+        action, after = self._act(policies, member, rows, before, key, explore)
         action = to_real(np.asarray(action), self._spec)
         action = action[0] if single else action
         if not self._width:
@@ -65,7 +68,8 @@ class Acting:
 
 @shared
 def _act_program(algorithm: Algorithm) -> Any:
-    def act(policy: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
+    def act(policies: Any, member: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
+        policy = jax.tree.map(lambda x: x[member], policies)
         memory = algorithm.memory(policy, len(rows))
         # Without a memory, noise that lingers begins anew; with one, an episode may be going on.
         first = jnp.full(len(rows), before is None)
@@ -74,4 +78,4 @@ def _act_program(algorithm: Algorithm) -> Any:
         action, memory, _ = algorithm.act(policy, memory, rows, first, key, explore)
         return action, memory.hidden if isinstance(memory, Memory) else None
 
-    return jax.jit(act, static_argnums=4)
+    return jax.jit(act, static_argnums=5)

@@ -151,8 +151,8 @@ class Agent:
         with self._on_device():
             key = jax.random.fold_in(jax.random.PRNGKey(self.seed), self._draws)
             self._draws += not deterministic
-            policy = jax.tree.map(lambda x: x[self._best()], self._policy())
-            return self._acting.act(policy, observation, memory, key, not deterministic)
+            chosen = self._policy(), self._best()
+            return self._acting.act(*chosen, observation, memory, key, not deterministic)
 
     def evaluate(
         self, episodes: int = 10, descriptor: str | Descriptor | None = None

@@ -51,8 +51,9 @@ def to_host(leaf: Any) -> np.ndarray:
             leaf = jax.random.key_data(leaf)
         if all(device.platform == "cpu" for device in leaf.devices()):
             # NumPy would look at the array in place, and an array that is looked at is no longer
-            # given away to the next program, but copied by it, as a whole.
-            leaf = jnp.copy(leaf)
+            # given away to the next program, but copied by it, as a whole. (Not `jnp.copy`, which
+            # compiles a program for every shape.)
+            leaf = jax.device_put(leaf, leaf.sharding, may_alias=False)
         return np.asarray(leaf, order="C")
     return np.array(leaf, order="C")
 
@@ -161,5 +162,6 @@ def _plain(leaf: Any) -> Any:
 
 def _typed(like: Any, array: np.ndarray) -> jax.Array:
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-    return jnp.asarray(array)
+        numbers = jax.device_put(array, may_alias=False)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(like))
+    return jax.device_put(array, may_alias=False)
