@@ -48,7 +48,8 @@ test-fast: $(STAMP)
 		-m "not (slow or agents or ray or processes or mujoco or atari)"
 
 test-slow: $(STAMP)
-	UNDERSTUDY_TEST_COMPILER=default $(PYTEST) -n $(WORKERS) --dist loadscope -m slow --timeout 0 $(PYTEST_ARGS)
+	UNDERSTUDY_TEST_COMPILER=default $(PYTEST) -n $(WORKERS) --dist loadscope -m slow --timeout 0 \
+		--jaxtyping-packages=understudy,beartype.beartype $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/lint-imports

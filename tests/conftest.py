@@ -41,6 +41,9 @@ if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
     if QUICK not in given:  # a nested test run has inherited them
         os.environ["XLA_FLAGS"] = f"{QUICK} {given}".strip()
 
+# Where in the source an operation comes from is no part of what is computed, and costs time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
 # Most programs are the same as in the last run, and many are the same as in another test.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -66,11 +69,12 @@ RAY_WARNINGS = (
     "ignore::ResourceWarning",
     "ignore:.*fork:RuntimeWarning",  # beside JAX's threads; Ray's forks are followed by exec
 )
-MOST_MEMORY = 2**31  # bytes of a test process beyond which compiled programs are dropped
+MOST_MEMORY = 9 * 2**28  # bytes of a test process beyond which compiled programs are dropped
 MOST_GROWTH = 2**28  # bytes since they were dropped last: not all memory goes back to the system
 _kept = 0  # bytes when programs were dropped last
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """The tests of a file run in one process, in their order, and so do all tests on Ray, which
     therefore lie in files named after the cluster."""

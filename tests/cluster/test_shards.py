@@ -182,8 +182,9 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
 @pytest.mark.fault(39, "a gradient worker that keeps replay is replaced; only its part is lost")
 @pytest.mark.parametrize(
     ("gradient_mode", "victims"),
-    [pytest.param("sync", (0, 1), marks=pytest.mark.slow), ("async", (0,))],
+    [("sync", (0, 1)), ("async", (0,))],
 )
+@pytest.mark.slow
 def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, victims):
     # In rounds: both collectors deliver before and after the blow.
     agent, struck = make_agent(mode="sync", gradient_mode=gradient_mode), {}

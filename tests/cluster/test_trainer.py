@@ -103,6 +103,7 @@ def test_steps_and_updates_are_exact_whatever_the_collectors_do(tmp_path):
     resumed.close()
 
 
+@pytest.mark.slow
 def test_what_is_in_flight_when_a_run_is_stopped_is_not_lost(tmp_path):
     agent = sac()
     train(agent, 300, lambda facts: facts["time/total_steps"] >= 100)
@@ -208,6 +209,7 @@ def test_epsilon_reaches_the_collectors():
     assert acted(0.0, 300) > 0.75 > acted(1.0, 300)
 
 
+@pytest.mark.slow
 def test_memory_travels_with_the_steps():
     """What was remembered before a step is stored with it, and is nothing where episodes begin."""
     config = us.SACConfig(**(SMALL | dict(batch_size=16)), memory="gru", memory_size=4,

@@ -21,7 +21,7 @@ PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *README
 MARKERS = {
     "cluster.md": [pytest.mark.slow],
     "deployment.md": [pytest.mark.slow],
-    "environments.md": [pytest.mark.mujoco, pytest.mark.atari, pytest.mark.processes],
+    "environments.md": [pytest.mark.slow],
     "quality_diversity.md": [pytest.mark.slow],
     "quickstart.md": [pytest.mark.slow],
     "seeing_and_remembering.md": [pytest.mark.slow],

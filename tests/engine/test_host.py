@@ -8,7 +8,8 @@ import pytest
 from scripted import HIGH, LOW, SCRIPT, Scripted
 
 from understudy.engine import host
-from understudy.engine.learning import Call, Learning, Leaves, Vectors
+from understudy.engine.forms import Leaves, Vectors
+from understudy.engine.learning import Call, Learning
 
 pytestmark = pytest.mark.agents
 

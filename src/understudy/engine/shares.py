@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Aux, Replay, mean_of_shards
 from understudy.engine.feeding import Experience, create
-from understudy.engine.learning import Layout
+from understudy.engine.forms import Layout
 from understudy.engine.members import over_members
 from understudy.engine.setting import Setting
 from understudy.engine.updates import Learner, Ready, finish, ready, reconsider
