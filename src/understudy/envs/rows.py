@@ -19,6 +19,9 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
 from understudy.observing import Packer, castable
 
+# What an environment's own code may raise and a run survives; a process is not ended by it.
+FAILURES = (Exception, SystemExit)
+
 _log = logging.getLogger("understudy.envs")
 
 
@@ -98,7 +101,7 @@ class EnvRows:
         for index, factory in enumerate(factories):
             try:
                 self.environments.append(factory())
-            except Exception as error:
+            except FAILURES as error:
                 self.close()
                 problem = f"the constructor raised {_named(error)}"
                 raise RowError(first_row + index, problem) from error
@@ -150,13 +153,18 @@ class EnvRows:
         for index in chosen:
             try:
                 observation, reward, terminal, truncated, _ = steps[index](given[index])
-                reward = float(reward)
-            except Exception as error:
+            except FAILURES as error:
                 failure = self._raised(index, "step()", error)
                 self._broken[index] = failure
                 self._survive(REBUILT, failure, board)
                 ended.append(index)
                 continue
+            if type(reward) is not float:
+                reward = self._number(index, reward)
+            if type(terminal) is not bool:
+                terminal = self._flag(index, "terminated", terminal)
+            if type(truncated) is not bool:
+                truncated = self._flag(index, "truncated", truncated)
             # One comparison finds NaN, infinities and absurd numbers.
             if not -LIMIT <= reward <= LIMIT:
                 if not math.isfinite(reward):
@@ -198,7 +206,7 @@ class EnvRows:
                 self._actions = {index: action}
                 try:
                     observation, *_ = self._steps[index](action.copy())
-                except Exception as error:
+                except FAILURES as error:
                     raise self._raised(index, "replay", error) from error
                 self._write(index, observation, out)
             if problem := self._tame(index, out):
@@ -209,7 +217,7 @@ class EnvRows:
             for index, env in enumerate(self.environments):
                 try:
                     env.close()
-                except Exception as error:  # the others are to be closed all the same
+                except FAILURES as error:  # the others are to be closed all the same
                     _log.warning(
                         "environment %d: close() raised %s", self.first_row + index, _named(error)
                     )
@@ -252,7 +260,7 @@ class EnvRows:
                 self._rebuild(index)
             call = "reset()"
             observation, _ = self.environments[index].reset(seed=self._seed(index))
-        except Exception as error:
+        except FAILURES as error:
             return self._raised(index, call, error)
         self._write(index, observation, observations)
         problem = self._tame(index, observations)
@@ -265,7 +273,7 @@ class EnvRows:
 
     def _rebuild(self, index: int) -> None:
         if self._owned:
-            with suppress(Exception):  # what it says now is of no interest
+            with suppress(*FAILURES):  # what it says now is of no interest
                 self.environments[index].close()
         self.environments[index] = self._factories[index]()
         self._steps[index] = self.environments[index].step
@@ -324,6 +332,22 @@ class EnvRows:
             packer.write(entries, out[index])
         return None
 
+    def _number(self, index: int, reward: Any) -> float:
+        """A reward as it should be; an array of one number is one."""
+        if isinstance(reward, int | np.floating | np.integer):
+            return float(reward)
+        array = np.asarray(reward)
+        if array.size != 1 or array.dtype.kind not in "fiub":
+            raise self._error(index, f"the reward is {reward!r:.60}, which is no number")
+        return float(array.reshape(()))
+
+    def _flag(self, index: int, name: str, value: Any) -> bool:
+        """The end of an episode as it should be: a truth value, or a number that is 0 or 1."""
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in "bfiu" or array.reshape(()) not in (0, 1):
+            raise self._error(index, f"{name} is {value!r:.60}, which is no truth value")
+        return bool(array.reshape(()))
+
     def _accept(self, index: int, observation: np.ndarray) -> None:
         if not castable(observation.dtype, self._dtype):
             problem = f"expected an observation of dtype {self._dtype}, got {observation.dtype}"
@@ -348,7 +372,7 @@ class EnvRows:
         rows = (failure.row,) if board is not None else ()
         self.faults.append(Fault(kind, str(failure), failure.trace, rows))
 
-    def _raised(self, index: int, call: str, error: Exception) -> RowError:
+    def _raised(self, index: int, call: str, error: BaseException) -> RowError:
         told = self._error(index, f"{call} raised {_named(error)}")
         return RowError(told.row, told.problem, "".join(traceback.format_exception(error)))
 
@@ -367,5 +391,5 @@ def _title(descriptor: Descriptor) -> str:
     return f"the descriptor {getattr(descriptor.of, '__name__', type(descriptor.of).__name__)}"
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
