@@ -1,5 +1,6 @@
 """The command `understudy`. Any mistake of the user's is answered with one line and exit code 2."""
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -7,10 +8,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import ModuleType
-from typing import NamedTuple
+from types import FrameType, ModuleType
+from typing import NamedTuple, NoReturn
 
-from understudy.cli.parsing import fail
+from understudy.cli.parsing import WHEN_INTERRUPTED, fail
 from understudy.errors import UnderstudyError
 
 
@@ -42,6 +43,41 @@ EXAMPLES = """\
   understudy train --config my.toml --gamma 0.98
   understudy illuminate pga-me Walker2d-v5 --evaluations 50000 --run runs/walkers
   understudy sweep sac Pendulum-v1 --vary learning_rate=1e-4..1e-2:log --members 16"""
+
+
+def entry() -> None:
+    """The command as a process of its own, which Ctrl-C ends at any moment.
+
+    While it starts, an exception could come up anywhere in JAX and be lost there, and what it
+    leaves behind crashes when Python takes itself apart. So the signal ends the process: exit
+    functions run, and nothing is taken apart. A run that has begun handles its own signals."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup is to be obeyed
+        signal.signal(signal.SIGINT, _leave_now)
+    try:
+        main()
+    except SystemExit as end:
+        if end.code in (130, 143):
+            _end(end.code)
+        raise
+
+
+def _leave_now(number: int, frame: FrameType | None) -> None:
+    for undo in WHEN_INTERRUPTED:
+        with contextlib.suppress(Exception):
+            undo()
+    with contextlib.suppress(Exception):
+        shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
+        print(f"{shown}understudy: interrupted", file=sys.stderr)
+    _end(130)
+
+
+def _end(code: int) -> NoReturn:
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """`python -m understudy.cli`."""
 
-from understudy.cli import main
+from understudy.cli import entry
 
 if __name__ == "__main__":
-    main()
+    entry()

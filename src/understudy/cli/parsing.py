@@ -4,9 +4,12 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, final
+
+# What is to be undone where a command is interrupted before its run has begun.
+WHEN_INTERRUPTED: list[Callable[[], object]] = []
 
 
 def fail(message: str) -> NoReturn:
@@ -81,6 +84,15 @@ def count(text: str) -> int:
 def add_device(parser: Parser, default: str = "auto, JAX's choice") -> None:
     what = f"where to compute (default: {default})"
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), help=what)
+
+
+def add_trust(parser: Parser) -> None:
+    """How to allow what a file alone must not decide."""
+    add = parser.add_argument
+    add("--env", metavar="ENV",
+        help="its environment, if the run cannot name it: module:Class, or an id")  # fmt: skip
+    add("--trust-environment", action="store_true",
+        help="import the module that the run names its environment by")  # fmt: skip
 
 
 def device_of(word: str | None) -> str | None:

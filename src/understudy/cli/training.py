@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from understudy.agent import Agent
-from understudy.cli.parsing import hint, quoted
+from understudy.cli.parsing import WHEN_INTERRUPTED, hint, quoted
 from understudy.errors import UnderstudyError
 from understudy.math.statistics import summary as summarise
 from understudy.runs import checkpoint
@@ -93,6 +93,7 @@ def _saying_what_is_large() -> Iterator[None]:
 def around(run_dir: Path, whole: str) -> Iterator[None]:
     """Says what is large, and after an interruption how to go on; `whole` is the run in words,
     "5,000 steps"."""
+    WHEN_INTERRUPTED.append(lambda: _clear(run_dir))
     try:
         with _saying_what_is_large():
             yield
