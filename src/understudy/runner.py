@@ -22,13 +22,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
 
+from understudy.bounds import check_graph
 from understudy.errors import CheckpointError, EnvironmentError
 from understudy.observing import Packer
+from understudy.reading import read_bytes
 
 FORMAT = 1
 METADATA = "understudy.policy"  # the key of our JSON in a safetensors header
 NO_CHECKSUM = "0" * 64  # stands for the checksum while it is taken, over the whole file
-MAX_HEADER = 100_000_000  # bytes
+MAX_HEADER = 2**24  # bytes
+MAX_FILE = 2**34  # bytes
 
 
 class Node(NamedTuple):
@@ -57,6 +60,8 @@ def load(path: str | Path) -> "Player":
     """The player of a policy file, ready to act."""
     description = read_policy(path)
     try:
+        for answer in (description.action, description.sample):
+            check_graph(description, needed(description, answer), OPERATIONS, DRAWS)
         player = Player(description)
         player.rehearse()
     except (
@@ -64,6 +69,7 @@ def load(path: str | Path) -> "Player":
         AttributeError,
         EnvironmentError,
         LookupError,
+        MemoryError,
         TypeError,
         ValueError,
     ) as error:
@@ -213,16 +219,11 @@ def needed(description: Description, result: str) -> list[Node]:
 
 def _read(path: Path) -> tuple[bytes, bytes]:
     """The JSON header and the whole file."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-            length = int.from_bytes(start, "little")
-            # Before anything is read that a file merely claims to hold.
-            if len(start) < 8 or not 2 <= length <= MAX_HEADER:
-                raise CheckpointError(f"{path} is no policy file of understudy, or cut off")
-            data = start + file.read()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    data = read_bytes(path, MAX_FILE)
+    length = int.from_bytes(data[:8], "little")
+    # Before anything is read that a file merely claims to hold.
+    if len(data) < 8 or not 2 <= length <= MAX_HEADER:
+        raise CheckpointError(f"{path} is no policy file of understudy, or cut off")
     if len(data) < 8 + length:
         raise CheckpointError(f"{path} is cut off or no policy file of understudy")
     return data[8 : 8 + length], data

@@ -76,6 +76,18 @@ FAULTS = {
         49: "what a repertoire holds",
         50: "a repertoire of something else",
     },
+    "Hostile and broken files": {
+        51: "a checkpoint names a module to import",
+        52: "a checkpoint names a Ray to join",
+        53: "a file of a run directory is a link",
+        54: "killed while a checkpoint is removed",
+        55: "a policy file asks for more than it holds",
+        56: "a manifest is no file, or not what this library writes",
+        57: "files with random changes",
+        58: "SIGINT while a command starts",
+        59: "flags or rewards of the wrong type",
+        60: "an environment's `close()` raises, or its `step()` exits",
+    },
 }
 INTRODUCTION = """# When things go wrong
 
@@ -122,7 +134,7 @@ def page() -> str:
 
 def test_every_fault_has_a_test():
     known = {number for faults in FAULTS.values() for number in faults}
-    assert known == {*range(1, 51)}
+    assert known == {*range(1, 61)}
     assert found().keys() == known
     for number, tests in found().items():
         assert any(test.startswith("tests/faults/") for _, test in tests), number

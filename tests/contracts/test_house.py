@@ -53,7 +53,17 @@ def imported_modules(path: Path) -> set[str]:
 @pytest.mark.processes
 def test_the_import_contract_notices_a_wrong_import(tmp_path):
     """`make lint` applies the contract to the package; here a wrong package is the proof."""
-    packages = ["errors", "observing", "runner", "types", "math", "nets", "experience"]
+    packages = [
+        "errors",
+        "bounds",
+        "reading",
+        "observing",
+        "runner",
+        "types",
+        "math",
+        "nets",
+        "experience",
+    ]
     packages += ["algorithms", "envs", "engine", "runs", "qd", "agent", "cli"]
     for package in packages:
         folder = tmp_path / "understudy" / package

@@ -104,7 +104,7 @@ def test_a_failed_rewrite_leaves_the_old_log_whole(tmp_path, monkeypatch):
     def full_disk(source, target):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("understudy.runs.csv_log.os.replace", full_disk)
+    monkeypatch.setattr("understudy.runs.files.os.replace", full_disk)
     with pytest.raises(OSError, match="no space"):
         log.append({"a": 2, "b": 2})
     assert path.read_text() == "a\n1\n"
@@ -142,7 +142,7 @@ def test_rewinding_nothing_touches_nothing(tmp_path, monkeypatch):
         log.append({"step": 9})
         log.rewind(5)  # has no steps to go by
         log.append({"step": 9, "time/total_steps": 5})
-        monkeypatch.setattr("understudy.runs.csv_log.os.replace", None)
+        monkeypatch.setattr("understudy.runs.files.os.replace", None)
         log.rewind(5)
     assert path.read_text() == "step,time/total_steps\n9,\n9,5\n"
 
@@ -157,7 +157,7 @@ def test_a_failed_rewind_leaves_the_log_whole(tmp_path, monkeypatch):
         for step in (1, 2):
             log.append({"time/total_steps": step})
         with monkeypatch.context() as patch:
-            patch.setattr("understudy.runs.csv_log.os.replace", full_disk)
+            patch.setattr("understudy.runs.files.os.replace", full_disk)
             with pytest.raises(OSError, match="no space"):
                 log.rewind(1)
         log.append({"time/total_steps": 3})

@@ -37,7 +37,7 @@ from understudy.runs.policy_file import save_policy
 from understudy.runs.records import Subject
 from understudy.runs.run import Observer, Run, RunConfig, Summary
 from understudy.runs.watch import Counting, Watch
-from understudy.types import CheckpointError, ConfigError
+from understudy.types import ConfigError
 
 
 class Agent:
@@ -202,19 +202,15 @@ class Agent:
         loss_addons: tuple[LossAddon, ...] = (),
         schedules: dict[str, Schedule] | None = None,
         refill: bool = False,
+        cluster: Cluster | None = None,
+        trust_environment: bool = False,
         device: str | None = None,
     ) -> Any:
         """Like `us.load`, but refuses a checkpoint of another algorithm."""
-        from understudy.agent.loading import restore
+        from understudy.agent.loading import load_agent
 
-        stored = checkpoint.read_newest(path)
-        theirs, ours = stored.manifest.get("algorithm"), cls.algorithm_class.name
-        if theirs != ours:
-            raise CheckpointError(
-                f"{stored.place} is a checkpoint of {str(theirs).upper()}, not of {ours.upper()}"
-            )
-        handed = Handed(env, networks, loss_addons, schedules or {})
-        return restore(stored, handed, refill, device)
+        handed = Handed(env, networks, loss_addons, schedules or {}, cluster, trust_environment)
+        return load_agent(path, handed, refill, device, cls.algorithm_class.name)
 
     def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""

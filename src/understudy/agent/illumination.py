@@ -15,7 +15,8 @@ import numpy as np
 
 import understudy
 from understudy.agent.face import Agent
-from understudy.agent.loading import agent_class
+from understudy.agent.loading import agent_class, choose_cluster
+from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.td3 import TD3
 from understudy.cluster.config import Cluster
@@ -31,7 +32,7 @@ from understudy.engine.updates import Learner, begin, metric_names
 from understudy.envs.base import NativeEnv
 from understudy.envs.describing import Descriptor, find_descriptor
 from understudy.envs.guard import STANDARD, Guard
-from understudy.envs.make import resolve
+from understudy.envs.make import refuse_foreign_module, resolve
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
 from understudy.qd.illuminate import Again, Illuminator, Plan
 from understudy.qd.on_device import NativeIlluminator
@@ -41,7 +42,7 @@ from understudy.runs import checkpoint
 from understudy.runs.records import Subject
 from understudy.runs.run import Observer
 from understudy.runs.watch import Counting, Watch
-from understudy.types import CheckpointError, ConfigError, EnvironmentError, Spec
+from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 HEAT_MAP = "heat_map.png"
 
@@ -188,44 +189,44 @@ class Illumination:
         env: Any = None,
         descriptor: str | Descriptor | None = None,
         cluster: Cluster | None = None,
+        trust_environment: bool = False,
         device: str | None = None,
     ) -> Any:
         """Restore a run, to go on with it bit for bit or to use its repertoire. An environment or
         a descriptor of your own is handed in again. Without a `cluster` it has the one it had;
-        `us.Cluster()` is this process alone."""
-        stored = checkpoint.read_newest(path)
-        about, place = stored.manifest, stored.place
-        if about.get("algorithm") != cls.method:
-            theirs = str(about.get("algorithm")).upper()
-            raise CheckpointError(
-                f"{place} is a checkpoint of {theirs}, not of {cls.method.upper()}"
-            )
+        `us.Cluster()` is this process alone. An environment "module:Id" is made only where that
+        module is imported already, or with `trust_environment`."""
+        stored, manifest = read(path, cls.method)
+        about, place = manifest.about, stored.place
         handed = {"env": env, "descriptor": descriptor}
         missing = [name for name, own in handed.items() if own is None and about[name] is None]
         if missing:
             raise CheckpointError(
                 f"{place} needs what cannot be stored in it: give load(…) its {', '.join(missing)}"
             )
+        if env is None and not trust_environment:
+            refuse_foreign_module(about["env"])
         found = cls(
             about["env"] if env is None else env,
-            cls.config_class(**about["config"]),
+            manifest.config,
             descriptor=about["descriptor"] if descriptor is None else descriptor,
             seed=about["seed"],
             env_workers=about["env_workers"],
-            guard=Guard(**about["guard"]),
-            cluster=cluster or (Cluster(**about["cluster"]) if about.get("cluster") else None),
+            guard=manifest.guard,
+            cluster=choose_cluster(place, manifest.cluster, cluster),
             device=device,
         )
-        found._become(stored, about)
+        found._become(stored, manifest)
         return found
 
-    def _become(self, stored: checkpoint.Stored, about: dict[str, Any]) -> None:
-        if self._source.spec != Spec.from_dict(about["spec"]):
+    def _become(self, stored: checkpoint.Stored, manifest: Manifest) -> None:
+        about = manifest.about
+        if self._source.spec != manifest.spec:
             raise CheckpointError(
-                f"{stored.place} was made on another environment: it expects "
-                f"{Spec.from_dict(about['spec'])}, this one has {self._source.spec}"
+                f"{stored.place} was made on another environment: it expects {manifest.spec}, this "
+                f"one has {self._source.spec}"
             )
-        over = about["described_by"]["over"]
+        over = about["described_by"].get("over")
         if self.descriptor.over != over:
             raise CheckpointError(
                 f'{stored.place} tells behaviours apart by a descriptor over "{over}", not '
@@ -233,9 +234,8 @@ class Illumination:
             )
         with self._on_device():
             self._whole = restore(self._ensure_illuminator(), stored)
-        self._position = Position(**about["position"])
+        self._position = manifest.position
         self.preset, self._run = about["preset"], about["run"]
-        self.env_name = self.env_name or about["env"]
 
     @property
     def name(self) -> str:

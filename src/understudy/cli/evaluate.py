@@ -9,8 +9,9 @@ from pathlib import Path
 
 from understudy.agent import Agent, load
 from understudy.cli import repertoire
-from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
+from understudy.cli.parsing import Parser, add_device, add_trust, count, device_of, hint, quoted
 from understudy.cli.training import spoken
+from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError
 from understudy.math.statistics import summary as summarise
 from understudy.runs.progress import compact
@@ -34,6 +35,7 @@ def parser(arguments: list[str]) -> Parser:
     add("--at", type=repertoire.place, metavar="X,Y", help="of a repertoire: this behaviour")
     add("--json", action="store_true", help="print one JSON object, and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode too, as .mp4 or .gif")
+    add_trust(result)
     add_device(result)
     return result
 
@@ -41,7 +43,7 @@ def parser(arguments: list[str]) -> Parser:
 def _eval(options: argparse.Namespace) -> None:
     method = repertoire.method_of(options.run)
     if method is not None:
-        with repertoire.opened(method, options.run, options.device) as found:
+        with repertoire.opened(method, options.run, options) as found:
             if options.video is not None:
                 filmed = film(repertoire.chosen(found, options.at)[1], options.video)
                 if not options.json:
@@ -50,7 +52,7 @@ def _eval(options: argparse.Namespace) -> None:
         return
     if options.at is not None:
         raise ConfigError(repertoire.NOT_ONE.format(options.run))
-    with contextlib.closing(load(options.run, device=device_of(options.device))) as agent:
+    with contextlib.closing(load_here(options.run, options)) as agent:
         filmed = "" if options.video is None else film(agent, options.video)
         result = agent.evaluate(options.episodes)
     if options.json:
@@ -73,12 +75,19 @@ def _eval(options: argparse.Namespace) -> None:
     hint(*next_commands)
 
 
+def load_here(run: Path, options: argparse.Namespace) -> Agent:
+    """To play it in this process alone, whatever it was trained on."""
+    trust = options.trust_environment
+    device = device_of(getattr(options, "device", None))
+    return load(run, env=options.env, trust_environment=trust, cluster=Cluster(), device=device)
+
+
 def film(agent: Agent, out: Path) -> str:
     """Films an episode of the agent (of several seeds, of the best), and says so."""
     if agent.env_name is None:
         raise ConfigError(
-            "the environment of this run has no name to make it by: film it from Python, with "
-            "understudy.runs.video.record_episode"
+            "the environment of this run has no name to make it by: give --env module:Class, or "
+            "film it from Python, with understudy.runs.video.record_episode"
         )
     try:  # ffmpeg needs many words to say so
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,9 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from understudy.agent import load
 from understudy.cli import repertoire
-from understudy.cli.parsing import Parser
+from understudy.cli.evaluate import load_here
+from understudy.cli.parsing import Parser, add_trust
 from understudy.errors import ConfigError
 
 
@@ -30,20 +30,21 @@ def parser(arguments: list[str]) -> Parser:
         "--at", type=repertoire.place, metavar="X,Y",
         help="of a repertoire: the policy that is nearest to this behaviour",
     )  # fmt: skip
+    add_trust(result)
     return result
 
 
 def _export(options: argparse.Namespace) -> None:
     method = repertoire.method_of(options.run)
     if method is not None:
-        with repertoire.opened(method, options.run, None) as found:
+        with repertoire.opened(method, options.run, options) as found:
             cell, agent = repertoire.chosen(found, options.at)
             path = agent.export(options.file)
             about = f"{found.name} on {agent.env_name}, cell {cell}"
     elif options.at is not None:
         raise ConfigError(repertoire.NOT_ONE.format(options.run))
     else:
-        with contextlib.closing(load(options.run)) as agent:
+        with contextlib.closing(load_here(options.run, options)) as agent:
             path = agent.export(options.file)
             about = f"{agent.name} on {agent.env_name}, {agent.steps:,} steps"
     print(f"policy          {path} ({about})")

@@ -28,6 +28,7 @@ from understudy.envs.guard import Guard
 from understudy.errors import ConfigError
 from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
+from understudy.runs.files import write_whole
 from understudy.runs.loggers import Logger
 from understudy.runs.records import CURVE
 
@@ -134,7 +135,7 @@ def _illuminate(options: argparse.Namespace) -> None:
         print(text, end="")
         return
     run_dir = run_directory(options.run, method.method, env)
-    (run_dir / CONFIG).write_text(text, encoding="utf-8")
+    write_whole(run_dir / CONFIG, text)
     names = [field.name for field in dataclasses.fields(QDRunConfig)]
     run_config = QDRunConfig(**{name: getattr(run, name) for name in names})
     start = f"{run.evaluations:,} evaluations, preset: {preset}"

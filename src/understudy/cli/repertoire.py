@@ -12,7 +12,10 @@ import numpy as np
 from understudy.agent import Agent
 from understudy.agent.illumination import METHODS, Illumination
 from understudy.cli.parsing import device_of, hint, quoted
+from understudy.cluster.config import Cluster
+from understudy.errors import CheckpointError
 from understudy.math.statistics import summary as summarise
+from understudy.reading import read_bytes
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
 from understudy.runs.records import ABOUT
@@ -24,8 +27,11 @@ def method_of(path: Path) -> type[Illumination] | None:
     """Which method's run or checkpoint this is; None where it is no repertoire's."""
     places = [path, *checkpoint.candidates(path)]
     for place in (path / ABOUT, *(place / checkpoint.MANIFEST for place in places)):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return METHODS.get(json.loads(place.read_text(encoding="utf-8"))["algorithm"])
+        with contextlib.suppress(
+            CheckpointError, ValueError, LookupError, TypeError, RecursionError
+        ):
+            name = json.loads(read_bytes(place, checkpoint.LARGEST_MANIFEST))["algorithm"]
+            return METHODS.get(name)
     return None
 
 
@@ -60,8 +66,17 @@ def spoken(metrics: dict[str, float], offset: float | None = None) -> str:
 
 
 @contextlib.contextmanager
-def opened(method: type[Illumination], path: Path, device: str | None) -> Iterator[Illumination]:
-    found = method.load(path, device=device_of(device))
+def opened(
+    method: type[Illumination], path: Path, options: argparse.Namespace
+) -> Iterator[Illumination]:
+    """To play it in this process alone, whatever it was found on."""
+    found = method.load(
+        path,
+        env=options.env,
+        trust_environment=options.trust_environment,
+        cluster=Cluster(),
+        device=device_of(getattr(options, "device", None)),
+    )
     with contextlib.closing(found):
         yield found
 

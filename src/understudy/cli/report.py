@@ -4,10 +4,9 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from understudy.agent import load
 from understudy.cli import repertoire
-from understudy.cli.evaluate import film
-from understudy.cli.parsing import Parser, hint, quoted
+from understudy.cli.evaluate import film, load_here
+from understudy.cli.parsing import Parser, add_trust, hint, quoted
 from understudy.qd.page import report as report_repertoire
 from understudy.runs.plots import read_run
 from understudy.runs.report import report
@@ -28,6 +27,7 @@ def parser(arguments: list[str]) -> Parser:
         "--video", type=Path, metavar="FILE",
         help="a film (.mp4 or .gif) to show on the page; one that is not there is made",
     )  # fmt: skip
+    add_trust(result)
     return result
 
 
@@ -35,16 +35,16 @@ def _report(options: argparse.Namespace) -> None:
     video = options.video
     run = read_run(options.run)  # a mistake here should not be found after the film
     if video is not None and not video.exists():
-        print(_film(options.run, video), flush=True)
+        print(_film(options, video), flush=True)
     page = (report_repertoire if run.illuminates else report)(options.run, options.out, video)
     print(f"report          {page} (open it in a browser)")
     hint(f"export {quoted(options.run)} policy.onnx")
 
 
-def _film(run: Path, video: Path) -> str:
-    method = repertoire.method_of(run)
+def _film(options: argparse.Namespace, video: Path) -> str:
+    method = repertoire.method_of(options.run)
     if method is None:
-        with contextlib.closing(load(run)) as agent:
+        with contextlib.closing(load_here(options.run, options)) as agent:
             return film(agent, video)
-    with repertoire.opened(method, run, None) as found:
+    with repertoire.opened(method, options.run, options) as found:
         return film(repertoire.chosen(found, None)[1], video)

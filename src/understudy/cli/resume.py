@@ -7,16 +7,20 @@ from typing import Any
 
 from understudy.agent import Agent, load
 from understudy.agent.illumination import METHODS, Illumination
-from understudy.algorithms import find
+from understudy.agent.manifest import read
 from understudy.cli import config_file
 from understudy.cli.illuminate import illuminate
-from understudy.cli.parsing import Parser, add_device, count, device_of, hint, quoted
+from understudy.cli.parsing import Parser, add_device, add_trust, count, device_of, hint, quoted
 from understudy.cli.training import CONFIG, open_loggers, run
+from understudy.cluster.config import Cluster
 from understudy.engine.devices import suit
 from understudy.errors import CheckpointError, ConfigError
 from understudy.qd.run import QDRunConfig
+from understudy.reading import read_bytes
+from understudy.runs.checkpoint import LARGEST_MANIFEST
 from understudy.runs.records import ABOUT
 from understudy.runs.run import RunConfig
+from understudy.runs.schema import table, text, whole
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -34,6 +38,11 @@ def parser(arguments: list[str]) -> Parser:
     result.add_argument(
         "--evaluations", type=count, metavar="N", help="the same for quality-diversity"
     )
+    add_trust(result)
+    result.add_argument(
+        "--address", metavar="HOST:PORT",
+        help="the Ray cluster to join, auto or host:port, if the run had joined one",
+    )  # fmt: skip
     add_device(result, "as it was started")
     result.add_argument("--quiet", action="store_true", help="no progress bar")
     return result
@@ -54,12 +63,31 @@ def _resume(options: argparse.Namespace) -> None:
             f"--{other_unit}"
         )
     total = wanted or about["total_steps"]
+    handed: dict[str, Any] = {
+        "env": options.env,
+        "trust_environment": options.trust_environment,
+        "cluster": _cluster(about, options.address),
+        "device": device,
+    }
     if method is not None:
-        _illuminate_on(options, about, settings, total, method.load(options.run, device=device))
+        _illuminate_on(options, about, settings, total, method.load(options.run, **handed))
         return
-    algorithm = find(about["algorithm"])
-    suit(algorithm(algorithm.config_class(**about["config"])).appetite)
-    _train_on(options, about, settings, total, load(options.run, device=device))
+    suit(read(options.run)[1].config.appetite)
+    _train_on(options, about, settings, total, load(options.run, **handed))
+
+
+def _cluster(about: dict[str, Any], address: str | None) -> Cluster | None:
+    """The run's own, at an address that is given now; None leaves it to loading."""
+    if address is None:
+        return None
+    stored = about.get("cluster")
+    if not isinstance(stored, dict):
+        raise ConfigError("--address is for a run that had a cluster, and this one had none")
+    settings: dict[str, Any] = {**stored, "address": address}
+    try:
+        return Cluster(**settings)
+    except TypeError as error:
+        raise CheckpointError(f"{ABOUT} is damaged: {error}") from error
 
 
 def _train_on(
@@ -108,14 +136,15 @@ def _say_it_is_finished(run_dir: Path, done: int, total: int, unit: str) -> None
 def _about(run_dir: Path) -> dict[str, Any]:
     """What the run says of itself."""
     path = run_dir / ABOUT
+    if not path.exists():
+        raise CheckpointError(f"{run_dir} is no run directory: there is no {ABOUT} in it")
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {"total_steps": int, "run_config": dict, "algorithm": str}
-        if all(isinstance(about[name], kind) for name, kind in kinds.items()):
+        about = json.loads(read_bytes(path, LARGEST_MANIFEST))
+        kinds = {"total_steps": whole(1, 2**53), "run_config": table, "algorithm": text}
+        if all(good(about[name]) for name, good in kinds.items()):
+            (QDRunConfig if about["algorithm"] in METHODS else RunConfig)(**about["run_config"])
             return about
-    except FileNotFoundError:
-        raise CheckpointError(f"{run_dir} is no run directory: there is no {ABOUT} in it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     raise CheckpointError(f"{path} is damaged: it does not say what was run")
 

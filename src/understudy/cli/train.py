@@ -28,6 +28,7 @@ from understudy.cli.training import CONFIG, open_loggers, run
 from understudy.engine.devices import suit
 from understudy.envs.guard import Guard
 from understudy.errors import ConfigError
+from understudy.runs.files import write_whole
 from understudy.runs.run import RunConfig
 
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
@@ -173,7 +174,7 @@ def _train(options: argparse.Namespace) -> None:
         print(text, end="")
         return
     run_dir = run_directory(options.run, plan.algorithm.name, plan.env)
-    (run_dir / CONFIG).write_text(text, encoding="utf-8")
+    write_whole(run_dir / CONFIG, text)
     assert plan.run.steps is not None
     seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * (agent.num_seeds > 1)
     start = f"{plan.run.steps:,} steps{seeds}, preset: {plan.preset}"

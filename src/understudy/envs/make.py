@@ -4,6 +4,8 @@ import copy
 import difflib
 import importlib
 import importlib.util
+import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,16 +20,19 @@ from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
+from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.stacked import make_stacked
 from understudy.envs.worker import make_quietly
-from understudy.types import ConfigError, EnvironmentError, Spec
+from understudy.types import CheckpointError, ConfigError, EnvironmentError, Spec
 
 _ADAPTERS = ("playground", "gymnax", "envpool")
+_FIXED = ("jax", "brax", "atari", *_ADAPTERS)  # before a colon these are no modules
 _ACCEPTED = (
-    'a Gymnasium id such as "Pendulum-v1", "jax:ID" for an environment on the accelerator, '
+    'a Gymnasium id such as "Pendulum-v1", "module:Class" or "module:ID", '
+    '"jax:ID" for an environment on the accelerator, '
     '"brax:NAME", "atari:GAME", a '
     "callable that makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
     "NativeEnv"
@@ -45,6 +50,9 @@ _ON_DEMAND = {
     "ALE": ("ale_py", "understudy[atari]"),
     "MinAtar": ("minatar", "understudy[minatar]"),
 }
+
+
+_log = logging.getLogger("understudy.envs")
 
 
 @final
@@ -103,6 +111,19 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
 
 
+def refuse_foreign_module(name: str) -> None:
+    """For a name that a file gives: importing a module runs its code, and a file may name any. One
+    that is imported already is the user's own choice."""
+    module = name.rpartition(":")[0]
+    if not module or name.partition(":")[0] in _FIXED or module in sys.modules:
+        return
+    raise CheckpointError(
+        f'the environment "{name}" would import the module "{module}", which a file alone must not '
+        "decide: import it first, give env=… (--env), or allow it with trust_environment=True "
+        "(--trust-environment)"
+    )
+
+
 def without_environment(spec: Spec, why: str) -> EnvSource:
     """For an agent that can only act: it knows what it sees and does, and has nowhere to do it."""
 
@@ -130,8 +151,29 @@ def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
     """Makes the registered environment `name`, in this process or in a worker."""
     if name.startswith("atari:"):
         return _atari(name)
+    own = _class_in_module(name)
+    if own is not None:
+        return own
     make = make_minatar if name.startswith("MinAtar/") else make_quietly
     return partial(make, _gymnasium_spec(name))
+
+
+def _class_in_module(name: str) -> Callable[[], gymnasium.Env] | None:
+    """What "module:Class" names, if it is no registered id. Classes of environments only: other
+    things of a module are not to be called because a name says so."""
+    module, _, plain = name.rpartition(":")
+    if not module or plain in gymnasium.registry:
+        return None
+    own = getattr(_import(name, module), plain, None)
+    return own if isinstance(own, type) and issubclass(own, gymnasium.Env) else None
+
+
+def _import(name: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise EnvironmentError(f'"{name}": importing {module} failed: {problem}') from error
 
 
 def _atari(name: str) -> AtariSettings:
@@ -182,10 +224,8 @@ def _gymnasium_spec(name: str) -> Any:
     module, _, plain = name.rpartition(":")
     try:
         if module:
-            importlib.import_module(module)  # "package:Name-v0": importing it registers the id
+            _import(name, module)  # "package:Name-v0": importing it registers the id
         return gymnasium.spec(plain)
-    except ModuleNotFoundError as error:
-        raise EnvironmentError(f'"{name}": {error}') from error
     except (gymnasium.error.Error, ValueError) as error:
         raise EnvironmentError(
             f'no environment "{name}"{_nearest(plain, gymnasium.registry)}'
@@ -218,7 +258,7 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
             if word in text and importlib.util.find_spec(package) is None:
                 raise _install(name, extra) from error
         raise EnvironmentError(f"{name or 'the environment'} cannot be made: {error}") from error
-    except Exception as error:
+    except FAILURES as error:
         raise EnvironmentError(
             f"{name or 'the environment'} cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -232,9 +272,17 @@ def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -
     try:
         spec = spec_of(env.observation_space, env.action_space)
     finally:
-        env.close()
+        _close(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
     return EnvSource(name, spec, num_envs, partial(_host, factory, evaluation))
+
+
+def _close(env: gymnasium.Env) -> None:
+    """One that was made only to be looked at: how it ends is of no matter."""
+    try:
+        env.close()
+    except FAILURES as error:
+        _log.warning("close() of the environment raised %s: %s", type(error).__name__, error)
 
 
 def _host(

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from understudy.errors import ConfigError
 from understudy.qd.outlines import NOTHING, Panel, panels
 from understudy.qd.repertoire import Repertoire, metrics
+from understudy.runs.files import write_whole
 from understudy.runs.plots import INK
-from understudy.runs.policy_file import write_whole
 
 COLOURS = colormaps["viridis"]
 EMPTY = "#e3e6ea"

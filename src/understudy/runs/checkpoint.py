@@ -11,16 +11,18 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from understudy.errors import CheckpointError
+from understudy.reading import is_regular, read_bytes
+from understudy.runs import files
+from understudy.runs.files import fresh_directory, remove, sync_directory
+from understudy.runs.schema import problems, table, text, whole
 
 FORMAT = 2
 MANIFEST = "checkpoint.json"
@@ -30,6 +32,7 @@ LARGEST_MANIFEST = 2**24  # bytes
 LARGEST_READ = 2**26  # bytes of an array; a larger one stays in its file
 
 Arrays = Mapping[str, np.ndarray]
+Checked = TypeVar("Checked")
 
 # safetensors' names of what NumPy can read back.
 _DTYPES = {
@@ -54,8 +57,7 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
         _refuse_unreadable(arrays)
         if group == "learner":  # an environment's own state may hold anything
             _refuse_non_finite(arrays)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
+    fresh = fresh_directory(place)
     try:
         files = {
             _file(group): _write_arrays(fresh / _file(group), arrays)
@@ -64,10 +66,10 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
         signed = {"format": FORMAT, **manifest, "files": files}
         signed["sha256"] = _digest(signed)
         _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
-        _sync_directory(fresh)
+        sync_directory(fresh)
         _move_into_place(fresh, place)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove(fresh)
         raise
     return place
 
@@ -86,24 +88,38 @@ def read(place: Path | str) -> Stored:
 
 def read_newest(path: Path | str) -> Stored:
     """Read a checkpoint, or the newest good one of a run directory."""
+    return read_checked(path, lambda stored: None)[0]
+
+
+def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> tuple[Stored, Checked]:
+    """The same; good is what passes the check, whose result is given as well."""
     found = candidates(Path(path))
     if not found:
-        raise CheckpointError(f"there is no checkpoint in {path}")
+        raise CheckpointError(f"there is no checkpoint in {path}{_hint(Path(path))}")
     problems = []
     for place in found:
         try:
             stored = read(place)
+            checked = check(stored)
         except CheckpointError as error:
             problems.append(str(error))
             continue
         for problem in problems:
             _log.warning("%s; going on from %s", problem, place)
-        return stored
+        return stored, checked
     raise CheckpointError("; ".join(problems))
+
+
+def _hint(path: Path) -> str:
+    """What it is instead, if that is known."""
+    if path.suffix in (".safetensors", ".onnx") and path.is_file():
+        return ": it is a policy, which understudy.runner.load plays"
+    return ""
 
 
 def candidates(path: Path) -> list[Path]:
     """The checkpoints that `path` stands for, the one to try first first."""
+    path = Path(os.path.abspath(path))  # "." has no name of its own
     own = [place for place in (path, _previous(path)) if (place / MANIFEST).exists()]
     aside = sorted((path / DIRECTORY).glob(".[0-9]*.previous"), reverse=True)
     return own or [*reversed(numbered(path)), *aside]
@@ -121,19 +137,23 @@ def place_of(run: Path, steps: int) -> Path:
 
 def prune(run: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints of a run directory."""
-    for place in numbered(run)[:-keep]:
-        (place / MANIFEST).unlink(missing_ok=True)  # without it, nobody takes it for one
-        shutil.rmtree(place, ignore_errors=True)
+    if (run / DIRECTORY).is_symlink():
+        return
+    own = [place for place in numbered(run) if not place.is_symlink()]
+    for place in own[:-keep]:
+        remove(place)
 
 
 def tidy(run: Path) -> None:
-    """Remove what a process that was killed has left half written."""
-    for directory in (run, run / DIRECTORY):
-        for left in directory.glob(".*.tmp"):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+    """Remove what a process that was killed has left half written, or half removed: hidden names,
+    and numbered directories without a manifest."""
+    files.tidy(run)
+    if (run / DIRECTORY).is_symlink():
+        return
+    files.tidy(run / DIRECTORY)
+    for place in (run / DIRECTORY).glob("[0-9]*"):
+        if place.is_dir() and not place.is_symlink() and not os.path.lexists(place / MANIFEST):
+            remove(place)
 
 
 def _file(group: str) -> str:
@@ -175,6 +195,8 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
 
 def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
     try:
+        if not is_regular(path):
+            raise CheckpointError(f"{path} is missing, or no regular file")
         if path.stat().st_size != entry["bytes"]:
             raise CheckpointError(f"{path} is damaged: it is not as long as it was written")
         with path.open("rb") as file:
@@ -188,7 +210,7 @@ def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
             header, start = _read_header(path)
             large = _map_large(path, header, start)
             return large | {name: stored.get_tensor(name) for name in header.keys() - large.keys()}
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # whatever a header leads to, it is the file that is wrong
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
@@ -217,10 +239,8 @@ def _map_large(path: Path, header: Mapping[str, Any], start: int) -> dict[str, n
 def _read_manifest(place: Path) -> dict[str, Any]:
     path = place / MANIFEST
     try:
-        if path.stat().st_size > LARGEST_MANIFEST:
-            raise CheckpointError(f"{path} is too large for a manifest")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        manifest = json.loads(read_bytes(path, LARGEST_MANIFEST).decode())
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
         raise CheckpointError(f"{path} is no manifest of a checkpoint")
@@ -230,9 +250,22 @@ def _read_manifest(place: Path) -> dict[str, Any]:
             f"{place} has format {manifest['format']}, {age} than this version's {FORMAT}: "
             f"use {'a newer' if age == 'newer' else 'the'} understudy that wrote it"
         )
-    if _digest(manifest) != manifest.get("sha256"):
+    try:
+        signed = _digest(manifest)
+    except RecursionError as error:
+        raise CheckpointError(f"{path} is damaged: it is nested too deeply") from error
+    if signed != manifest.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
+    _check_files(path, manifest.get("files"))
     return manifest
+
+
+def _check_files(path: Path, listed: Any) -> None:
+    entry = {"bytes": whole(0, 2**53), "sha256": text}
+    known = isinstance(listed, dict) and listed.keys() <= {_file(group) for group in GROUPS}
+    good = known and all(table(one) and not problems(one, entry) for one in listed.values())
+    if not good:
+        raise CheckpointError(f"{path} is damaged: it does not say which files belong to it")
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -257,14 +290,6 @@ def _write_synced(path: Path, blocks: list[Any]) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _move_into_place(fresh: Path, place: Path) -> None:
     """Directories cannot be exchanged in one move: the old one steps aside first, and
     `candidates` finds it there should the process die in between."""
@@ -274,8 +299,8 @@ def _move_into_place(fresh: Path, place: Path) -> None:
         if foreign and not (place / MANIFEST).is_file():
             raise CheckpointError(f"{place} holds something else: nothing was written")
         # Only now: where `place` is missing, the one that stepped aside is all there is.
-        shutil.rmtree(previous, ignore_errors=True)
+        remove(previous)
         os.rename(place, previous)
     os.rename(fresh, place)
-    _sync_directory(place.parent)
-    shutil.rmtree(previous, ignore_errors=True)
+    sync_directory(place.parent)
+    remove(previous)

@@ -6,13 +6,14 @@ Algorithms may report new facts in the middle of a run; the file then gets new c
 
 import csv
 import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
 import numpy as np
+
+from understudy.runs.files import open_for_appending, refuse_link, write_whole
 
 STEPS = "time/total_steps"
 
@@ -24,8 +25,9 @@ class CsvLog:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_link(self.path)
         self._columns = self._continue_existing() if self.path.exists() else []
-        self._file = self.path.open("a", encoding="utf-8", newline="")
+        self._file = open_for_appending(self.path)
 
     def append(self, facts: Mapping[str, Any]) -> None:
         """Adds one row. Facts that are missing stay empty; `x_per_seed` lists become columns."""
@@ -81,16 +83,11 @@ class CsvLog:
     def _rewrite(self, rows: list[list[str]]) -> None:
         self._replace("".join(map(_line, rows)))
         self._file.close()
-        self._file = self.path.open("a", encoding="utf-8", newline="")
+        self._file = open_for_appending(self.path)
 
     def _replace(self, text: str) -> None:
         """The old file or the new one, at every instant: never half of one."""
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        write_whole(self.path, text)
 
 
 def read_csv(path: Path | str) -> dict[str, np.ndarray]:

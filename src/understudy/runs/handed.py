@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from understudy.algorithms.base import LossAddon
-from understudy.math.curves import Schedule, from_description
+from understudy.math.curves import Schedule
 from understudy.nets import Networks
 from understudy.types import CheckpointError, ConfigError
 
@@ -22,15 +22,11 @@ class Handed:
     networks: Networks | None
     loss_addons: tuple[LossAddon, ...]
     schedules: dict[str, Schedule]
+    cluster: Any = None
+    trust_environment: bool = False
 
     def check(self, path: str | Path, about: dict[str, Any]) -> None:
         """Refuse, naming all of it, a checkpoint that needs more than was handed in."""
-        needed = {"algorithm", "config", "env", "spec", "position", "seed", "schedules"}
-        absent = sorted(needed - about.keys())
-        if absent:
-            raise CheckpointError(
-                f"{path} is no checkpoint of an agent: no {', '.join(absent)} in it"
-            )
         missing = []
         if self.networks is None and about["own_networks"]:
             missing.append("networks")
@@ -45,15 +41,6 @@ class Handed:
                 f"{path} needs what cannot be stored in it: "
                 f"give us.load(…) its {', '.join(missing)}"
             )
-
-    def all_schedules(self, about: dict[str, Any]) -> dict[str, Schedule]:
-        """Those that the checkpoint holds, and those handed in, which win."""
-        stored = {
-            name: from_description(curve)
-            for name, curve in about["schedules"].items()
-            if curve is not None
-        }
-        return stored | self.schedules
 
 
 def name_of(addon: LossAddon) -> str:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import final
 
 from understudy.errors import CheckpointError
+from understudy.runs.files import refuse_link
 
 LOCK = "run.lock"
 
@@ -23,7 +24,9 @@ class RunLock:
 
     def __enter__(self) -> "RunLock":
         while True:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            refuse_link(self._path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            self._file = os.open(self._path, flags, 0o644)
             self._acquire()
             if self._path.exists() and os.path.samestat(os.fstat(self._file), self._path.stat()):
                 break

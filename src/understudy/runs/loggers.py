@@ -8,7 +8,6 @@ taking training with it: `Guarded` turns its failures into one warning. The x-ax
 import importlib
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Protocol, final, runtime_checkable
 from understudy.algorithms.settings import nearest
 from understudy.errors import ConfigError
 from understudy.runs.csv_log import STEPS, flatten
+from understudy.runs.files import refuse_link, write_whole
 
 IDS = "loggers.json"  # in the run directory: which run of a tracker is continued on resume
 FAILURES_IN_A_ROW = 3  # a tracker that is down may take minutes to say so, at every log
@@ -69,6 +69,7 @@ class TensorBoard:
     def __enter__(self) -> "TensorBoard":
         if self._place is None:
             raise ConfigError("TensorBoard needs a place: TensorBoard(directory)")
+        refuse_link(self._place)
         self._writer = self._files.EventFileWriter(str(self._place))
         self._begun = False
         return self
@@ -325,9 +326,7 @@ class _Ids:
     def set(self, tracker: str, run_id: str) -> None:
         if self._path is None:
             return
-        temporary = self._path.with_name(f".{IDS}.tmp")
-        temporary.write_text(json.dumps(self._all() | {tracker: run_id}), encoding="utf-8")
-        os.replace(temporary, self._path)
+        write_whole(self._path, json.dumps(self._all() | {tracker: run_id}))
 
     def _all(self) -> dict[str, str]:
         if self._path is None or not self._path.is_file():

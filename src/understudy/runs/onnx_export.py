@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from understudy.runner import Description, Node, needed
-from understudy.runs.policy_file import write_whole
+from understudy.runs.files import write_whole
 from understudy.types import ConfigError
 
 OPSET, IR_VERSION = 17, 8

@@ -6,7 +6,6 @@ escaped.
 
 import base64
 import itertools
-import os
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -19,6 +18,7 @@ from understudy.algorithms.settings import Config, by_topic, field_docs
 from understudy.errors import ConfigError
 from understudy.runs.charts import small_chart
 from understudy.runs.csv_log import STEPS
+from understudy.runs.files import write_whole
 from understudy.runs.plots import Run
 from understudy.runs.progress import compact
 
@@ -34,11 +34,7 @@ Card = tuple[str, str, str]  # name, value, note
 
 def write(out: Path, html: str) -> Path:
     """Into place in one move."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.tmp")
-    temporary.write_text(html, encoding="utf-8")
-    os.replace(temporary, out)
-    return out
+    return write_whole(out, html)
 
 
 def framed(title: str, subtitle: Iterable[str], sections: Iterable[str]) -> str:

@@ -3,9 +3,9 @@
 Drawn without pyplot, which keeps global state and may look for a screen.
 """
 
+import io
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter
 
 from understudy.math.statistics import mean_with_band
 from understudy.runs.csv_log import STEPS, read_csv
+from understudy.runs.files import write_whole
 from understudy.types import ConfigError, UnderstudyError
 
 EVALUATION = "eval/mean_reward"
@@ -354,8 +355,6 @@ def save_figure(figure: Figure, out_png: Path) -> Path:
     kind = out_png.suffix.lstrip(".").lower()
     if kind not in ("png", "svg", "pdf"):
         raise ConfigError(f"{out_png}: a picture ends in .png, .svg or .pdf")
-    out_png.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out_png.with_name(f".{out_png.name}.tmp")
-    figure.savefig(temporary, format=kind)
-    os.replace(temporary, out_png)
-    return out_png
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind)
+    return write_whole(out_png, buffer.getvalue())

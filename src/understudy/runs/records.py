@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,11 +12,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from understudy.errors import CheckpointError, ConfigError, UnderstudyError
+from understudy.reading import read_bytes
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog, read_csv
+from understudy.runs.files import refuse_link, write_whole
 from understudy.runs.lock import RunLock
-from understudy.runs.policy_file import save_policy, write_whole
+from understudy.runs.policy_file import save_policy
 from understudy.runs.run import Facts
 from understudy.runs.saver import Saver
 
@@ -64,6 +65,8 @@ class Records:
             _make_writable(self.directory)
             stack.enter_context(RunLock(self.directory))
             self._refuse_another_run()
+            for name in (checkpoint.DIRECTORY, LOG):
+                refuse_link(self.directory / name)
             checkpoint.tidy(self.directory)
             write_whole(self.directory / ABOUT, json.dumps(self._about, indent=2).encode())
             self._log = stack.enter_context(CsvLog(self.directory / LOG))
@@ -132,8 +135,8 @@ class Records:
         if not path.exists():
             return
         try:
-            theirs = json.loads(path.read_text()).get("run")
-        except (OSError, ValueError, AttributeError):
+            theirs = json.loads(read_bytes(path, checkpoint.LARGEST_MANIFEST)).get("run")
+        except (CheckpointError, ValueError, AttributeError, RecursionError):
             theirs = None
         if theirs != self._about["run"]:
             raise ConfigError(
@@ -176,8 +179,6 @@ class Records:
 def _make_writable(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}.tmp"
-        probe.touch()
-        probe.unlink()
+        write_whole(directory / "probe", b"").unlink()
     except OSError as error:
         raise ConfigError(f"{directory} cannot be written to: {error.strerror}") from error

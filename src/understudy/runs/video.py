@@ -16,6 +16,7 @@ from understudy.envs.ale import AtariSettings
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.stacked import Stacked
 from understudy.errors import ConfigError, EnvironmentError
+from understudy.runs.files import fresh_directory, remove
 
 GIF_FRAMES_PER_SECOND = 25  # viewers slow down what is faster
 PIXELS_PER_CELL = 32  # of games that are ten cells wide
@@ -144,7 +145,8 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
     """Takes frames; the file appears, whole, when all of them are in."""
     imageio = _need("imageio.v2")
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.stem}.tmp{out.suffix.lower()}")
+    aside = fresh_directory(out)  # ffmpeg needs a name with the right ending
+    temporary = aside / f"film{out.suffix.lower()}"
     try:
         if out.suffix.lower() == ".mp4":
             settings = {"codec": "libx264", "pixelformat": "yuv420p", "macro_block_size": 2}
@@ -168,7 +170,7 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
             yield add
         os.replace(temporary, out)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(aside)
 
 
 def _need(module: str) -> Any:

@@ -1,7 +1,7 @@
 """A sweep as a picture: for each field, the return against its value, and the learning curves
 coloured by it. Drawn without pyplot, which keeps global state."""
 
-import os
+import io
 from pathlib import Path
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
+from understudy.runs.files import write_whole
 from understudy.runs.plots import COLOURS, INK
 from understudy.sweep.result import FAILED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, spell_value
@@ -32,10 +33,9 @@ def draw(result: SweepResult, out: Path) -> Path:
     what = f"{result.algorithm.upper()} on {result.env}, {result.train_steps:,} steps"
     title = f"{what}; the best setting is ringed"
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontweight="bold", parse_math=False)
-    temporary = out.with_name(f".{out.name}.tmp")
-    figure.savefig(temporary, format=out.suffix.lstrip(".") or "png")
-    os.replace(temporary, out)
-    return out
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=out.suffix.lstrip(".") or "png")
+    return write_whole(out, buffer.getvalue())
 
 
 @final

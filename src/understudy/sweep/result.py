@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from understudy.runs.files import write_whole
 from understudy.sweep.space import Settings, spell_value
 
 FINISHED, PRUNED, FAILED = "finished", "pruned", "failed"
@@ -100,11 +100,7 @@ class SweepResult:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(text.getvalue(), encoding="utf-8")
-        os.replace(temporary, path)
-        return path
+        return write_whole(path, text.getvalue())
 
     def command(self, outcome: Outcome | None = None) -> str:
         """The `understudy train` that trains a setting (the best one) again, from the same

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from understudy.errors import ConfigError
+from understudy.runs.files import open_for_appending
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
 from understudy.sweep.task import Task, make_directory
@@ -136,7 +137,7 @@ def _alone(database: Path) -> Iterator[None]:
     """One process at a time: another one's running trial would look like one that was killed.
     The operating system holds the lock, so it never outlives its process."""
     make_directory(database.parent)
-    with database.with_suffix(".lock").open("w") as file:
+    with open_for_appending(database.with_suffix(".lock")) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
