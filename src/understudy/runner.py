@@ -58,12 +58,18 @@ class Description(NamedTuple):
 
 def load(path: str | Path) -> "Player":
     """The player of a policy file, ready to act."""
+    if Path(path).is_dir():
+        raise CheckpointError(
+            f"{path} is a directory: a run's policy is its policy.safetensors, and an agent is "
+            "loaded with understudy.load"
+        )
     description = read_policy(path)
     try:
-        for answer in (description.action, description.sample):
-            check_graph(description, needed(description, answer), OPERATIONS, DRAWS)
-        player = Player(description)
-        player.rehearse()
+        with np.errstate(all="ignore"):  # what comes out is checked
+            for answer in (description.action, description.sample):
+                check_graph(description, needed(description, answer), OPERATIONS, DRAWS)
+            player = Player(description)
+            player.rehearse()
     except (
         ArithmeticError,
         AttributeError,

@@ -26,7 +26,7 @@ def test_train_says_what_starts_and_ends_with_where_everything_is(trained):
     preset = "Pendulum-v1 and your flags"
     assert lines[0] == f"TD3 on jax:Pendulum-v1, 60 steps, seeds 0–1, preset: {preset}"
     assert lines[1] == f"run directory   {directory}"
-    assert lines[3].startswith("return over 2 episodes per seed: -")
+    assert lines[3].startswith("return over 2 episodes per seed: mean -")
     assert f"learning curve  {directory / 'learning_curve.png'}" in lines
     assert f"checkpoint      {directory / 'checkpoints' / '000000000060'}" in lines
     commands = " · ".join(f"understudy {word} {directory}" for word in ("eval", "plot", "report"))
@@ -131,7 +131,10 @@ def test_eval_for_people(trained, run):
         code, out, _ = run("eval", place, "--episodes", "2")
         lines = out.splitlines()
         assert code == 0 and lines[0] == "TD3 on jax:Pendulum-v1 after 60 steps, seeds 0–1"
-        assert lines[1].startswith("return over 2 episodes per seed: -") and "IQM" in lines[1]
+        assert (
+            lines[1].startswith("return over 2 episodes per seed: mean -")
+            and "IQM of the 2 seeds" in lines[1]
+        )
         assert [line.split(":")[0] for line in lines[2:4]] == ["  seed 0", "  seed 1"]
         assert lines[-1].endswith(f"understudy export {place} policy.onnx")
 

@@ -26,7 +26,7 @@ def test_a_sweep_ends_with_a_command_that_repeats_its_best(run, tiny, tmp_path):
     code, out, err = run(*typed[1:], "--evaluation-episodes", "2", "--quiet", "--run", "again")
     assert code == 0, err
     mean = float(best.split()[3])
-    assert f"return over 2 episodes per seed: {mean:,.0f}"[:-1] in out
+    assert f"return over 2 episodes per seed: mean {mean:,.0f}"[:-1] in out
 
 
 @pytest.mark.slow

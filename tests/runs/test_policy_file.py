@@ -155,8 +155,8 @@ def test_a_file_that_does_not_fit_together_is_refused(path, change, no_pickle):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    for place in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(CheckpointError, match=f"{place.name} cannot be read"):
+    for place, words in ((tmp_path / "nowhere", "cannot be read"), (tmp_path, "is a directory")):
+        with pytest.raises(CheckpointError, match=f"{place.name} {words}"):
             runner.load(place)
 
 

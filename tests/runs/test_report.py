@@ -102,7 +102,7 @@ def test_the_page_says_what_was_run_and_how_it_went(tmp_path):
 def test_several_seeds_have_an_interval_and_columns(tmp_path):
     page = Page(report(write_run(tmp_path, num_seeds=3)))
     assert cards(page)["IQM of 3 seeds"] == "201.0"
-    assert "95 % interval 200.0 … 202.0" in page.of("p")
+    assert "of their means; its 95 % interval 200.0 … 202.0" in page.of("p")
     assert page.of("th")[:6] == ["steps", "mean", "std", "seed 5", "seed 6", "seed 7"]
     assert page.of("td")[:6] == ["3,000", "201.0", "3.25", "200.0", "201.0", "202.0"]
     assert "3,000 steps each · seeds 5–7" in page.of("p")[0]

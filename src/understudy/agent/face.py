@@ -14,6 +14,7 @@ from understudy.agent.acting import Acting
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
+from understudy.algorithms.settings import whole_number
 from understudy.cluster.config import Cluster
 from understudy.engine.devices import find_device, use_compilation_cache
 from understudy.engine.evaluate import Evaluation, HostEvaluator, NativeEvaluator
@@ -25,6 +26,7 @@ from understudy.engine.updates import Learner
 from understudy.envs.describing import Descriptor, find_descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
+from understudy.envs.naming import name_of_class
 from understudy.math.curves import Schedule
 from understudy.math.statistics import summary as summarise
 from understudy.nets import Networks
@@ -32,12 +34,10 @@ from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.describe import describe
 from understudy.runs.handed import Handed, check_weights, name_of
-from understudy.runs.onnx_export import export_onnx
-from understudy.runs.policy_file import save_policy
+from understudy.runs.onnx_export import export_policy
 from understudy.runs.records import Subject
-from understudy.runs.run import Observer, Run, RunConfig, Summary
+from understudy.runs.run import Observer, Run, RunConfig, Summary, observers_in
 from understudy.runs.watch import Counting, Watch
-from understudy.types import ConfigError
 
 
 class Agent:
@@ -64,15 +64,16 @@ class Agent:
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
         environment, a vector environment or a native one. Without a config, the preset for the
         environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
-        `env_workers` processes step the environments; with 0 this process does. `guard` says
-        how much misbehaviour of theirs is put up with. A `cluster` collects, and computes
-        gradients, elsewhere too; then each of its collectors has `num_envs` environments.
-        """
+        `env_workers` processes step the environments; with 0 this process does. `guard` says how
+        much misbehaviour of theirs is survived. A `cluster` collects, and computes gradients,
+        elsewhere too; then each of its collectors has `num_envs` environments."""
+        seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
         use_compilation_cache()
         self._device = find_device(device)
         default = self.algorithm_class.num_envs
         self._source = resolve(env, num_envs, default)
         self.env_name = env if isinstance(env, str) else None
+        self._class_name = name_of_class(env)
         self.preset = "given"
         if config is None:
             config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
@@ -121,18 +122,17 @@ class Agent:
         `logger` is "tensorboard", "wandb", "mlflow", a logger, or several of these. Observers
         are called with every row of the log; one that returns True ends training.
         """
-        if steps < 1:
-            raise ConfigError(f"steps must be at least 1, got {steps}")
+        steps = whole_number("steps", steps, 1)
+        observers = observers_in(observers)
         run = run or RunConfig()
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
             self._scheduling.follow(trainer, schedules, trainer.steps + steps)
-            about = self._about() | {
-                "run_config": dataclasses.asdict(run),
-                "total_steps": trainer.steps + steps,
-            }
-            title = f"{self.name} on {self.env_name or 'your environment'}"
-            counting = Counting(trainer.steps, trainer.position.logged * self.num_envs)
+            facts = {"total_steps": trainer.steps + steps, "env_title": self.env_title}
+            about = self._about() | facts | {"run_config": dataclasses.asdict(run)}
+            title = f"{self.name} on {self.env_title}"
+            logged = trainer.position.logged * self.num_envs
+            counting = Counting(trainer.steps, logged, now=lambda: trainer.steps)
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
@@ -162,8 +162,7 @@ class Agent:
 
         With a `descriptor` (the name of one that the environment has, or a `us.Descriptor`) also
         what the behaviour looks like: the mean, and the `descriptors` of all episodes."""
-        if episodes < 1:
-            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        episodes = whole_number("episodes", episodes, 1)
         if descriptor is not None:
             known = self._source.descriptors
             descriptor = find_descriptor(known, descriptor, self.env_name)
@@ -186,11 +185,7 @@ class Agent:
     def export(self, path: str | Path) -> Path:
         """Write the policy alone (of several seeds, the best one's): `.safetensors` for
         `understudy.runner`, which needs no JAX, or `.onnx`."""
-        kind = Path(path).suffix
-        if kind not in (".safetensors", ".onnx"):
-            raise ConfigError(f"{path}: a policy is exported as .safetensors or .onnx")
-        description = self._describe()
-        return (export_onnx if kind == ".onnx" else save_policy)(path, description)
+        return export_policy(path, self._describe)
 
     @classmethod
     def load(
@@ -212,6 +207,9 @@ class Agent:
         handed = Handed(env, networks, loss_addons, schedules or {}, cluster, trust_environment)
         return load_agent(path, handed, refill, device, cls.algorithm_class.name)
 
+    def __len__(self) -> int:
+        return self.num_seeds
+
     def __getitem__(self, index: int) -> Any:
         """One member as an agent of its own."""
         if not -self.num_seeds <= index < self.num_seeds:
@@ -229,6 +227,7 @@ class Agent:
             cluster=self._trained.cluster,
         )
         member.preset, member._device = self.preset, self._device
+        member._class_name = self._class_name
         learner = name_leaves(take_member(self._learner(), index))
         position = dataclasses.replace(self._position())  # its own: ours moves on
         member._take(Snapshot(position, learner, None), refill=True)
@@ -287,13 +286,18 @@ class Agent:
         return self.algorithm.name.upper()
 
     @property
+    def env_title(self) -> str:
+        """What the environment is called where people read it."""
+        return self.env_name or self._class_name
+
+    @property
     def steps(self) -> int:
         """Transitions per seed so far."""
         return self._position().iterations * self.num_envs
 
     def __repr__(self) -> str:
         seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
-        return f"{self.name}({self.env_name or 'environment'}, {self.steps} steps{seeds})"
+        return f"{self.name}({self.env_title}, {self.steps} steps{seeds})"
 
     def _about(self) -> dict[str, Any]:
         """What this agent is, for files; `us.load` makes it again from this."""

@@ -18,6 +18,7 @@ from understudy.agent.face import Agent
 from understudy.agent.loading import agent_class, choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
+from understudy.algorithms.settings import whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.cluster.config import Cluster
 from understudy.cluster.playhouse import RemotePlayhouse
@@ -32,7 +33,8 @@ from understudy.engine.updates import Learner, begin, metric_names
 from understudy.envs.base import NativeEnv
 from understudy.envs.describing import Descriptor, find_descriptor
 from understudy.envs.guard import STANDARD, Guard
-from understudy.envs.make import refuse_foreign_module, resolve
+from understudy.envs.make import resolve
+from understudy.envs.naming import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
 from understudy.qd.illuminate import Again, Illuminator, Plan
 from understudy.qd.on_device import NativeIlluminator
@@ -40,7 +42,7 @@ from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, QDRun, QDRunConfig, QDSummary, capture, corrected, restore
 from understudy.runs import checkpoint
 from understudy.runs.records import Subject
-from understudy.runs.run import Observer
+from understudy.runs.run import Observer, observers_in
 from understudy.runs.watch import Counting, Watch
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
@@ -70,6 +72,7 @@ class Illumination:
         behaviours apart: the name of one that the environment has (None: its usual one), or a
         `us.Descriptor` of your own. Without a config, the preset for the environment is used. The
         collectors of a `cluster` play the episodes."""
+        seed = whole_number("seed", seed, 0)
         use_compilation_cache()
         self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
         self._source: Source = resolve(env)
@@ -119,8 +122,8 @@ class Illumination:
         With a `run_dir` everything is kept there: the log (progress.csv), the map (heat_map.png),
         curves and checkpoints. SIGINT and SIGTERM end it after a generation, with a checkpoint.
         """
-        if evaluations < 1:
-            raise ConfigError(f"evaluations must be at least 1, got {evaluations}")
+        evaluations = whole_number("evaluations", evaluations, 1)
+        observers = observers_in(observers)
         if not self._whole:
             raise CheckpointError(
                 "this checkpoint holds a repertoire to use, but not the experience to go on from"

@@ -10,7 +10,8 @@ from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
 from understudy.cluster.config import Cluster
 from understudy.engine.snapshot import Snapshot
-from understudy.envs.make import refuse_foreign_module, resolve, without_environment
+from understudy.envs.make import resolve, without_environment
+from understudy.envs.naming import refuse_foreign_module
 from understudy.math.curves import Schedule
 from understudy.nets import Networks
 from understudy.runs.handed import Handed

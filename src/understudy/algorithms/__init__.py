@@ -14,6 +14,14 @@ from understudy.types import ConfigError
 __all__ = ["Algorithm", "available", "find"]
 
 
+# What others have under these names, and what is nearest here.
+_ELSEWHERE = {
+    "ppo": " (not part of this version; A2C is the on-policy algorithm here)",
+    "dqn": " (did you mean 'ddqn'?)",
+    "trpo": " (not part of this version; MPO bounds each step of the policy)",
+}
+
+
 @cache
 def available() -> dict[str, type[Algorithm]]:
     """Every algorithm by its lower-case name."""
@@ -28,6 +36,8 @@ def find(name: str) -> type[Algorithm]:
     algorithms = available()
     if name.lower() not in algorithms:
         known = ", ".join(algorithms)
-        hint = nearest(name.lower(), algorithms)
+        hint = _ELSEWHERE.get(name.lower()) or nearest(name.lower(), algorithms)
+        if not hint and "-v" in name:
+            hint = f" (it looks like an environment: understudy train sac {name})"
         raise ConfigError(f"no algorithm '{name}'{hint}; there are: {known}")
     return algorithms[name.lower()]

@@ -180,6 +180,17 @@ def coerce(value: Any, annotation: Any) -> Any:
     raise ValueError(f"must be {_spell(options)}, got {value!r}")
 
 
+def whole_number(name: str, value: Any, least: int) -> int:
+    """An argument that counts something, or one line that says what it must be."""
+    try:
+        number = coerce(value, int)
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}") from None
+    if number < least:
+        raise ConfigError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
 def _is_number(value: Any) -> bool:
     """NumPy's numbers count too; True and False do not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -59,7 +59,7 @@ def _eval(options: argparse.Namespace) -> None:
         print(json.dumps(result))
         return
     seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * (agent.num_seeds > 1)
-    print(f"{agent.name} on {agent.env_name} after {agent.steps:,} steps{seeds}")
+    print(f"{agent.name} on {agent.env_title} after {agent.steps:,} steps{seeds}")
     print(spoken(result, agent))
     if agent.num_seeds > 1:
         for seed, returns in enumerate(result["returns"], agent.seed):

@@ -12,6 +12,17 @@ from typing import Any, NoReturn, final
 WHEN_INTERRUPTED: list[Callable[[], object]] = []
 
 
+# Flags of other libraries, and ours.
+_ELSEWHERE = {
+    "--total-timesteps": "--steps",
+    "--total_timesteps": "--steps",
+    "--timesteps": "--steps",
+    "--n-envs": "--num-envs",
+    "--env-id": "ENV",
+    "--lr": "--learning-rate",
+}
+
+
 def fail(message: str) -> NoReturn:
     """One line on the error stream, exit code 2."""
     print(f"understudy: error: {' '.join(message.split())}", file=sys.stderr)
@@ -59,6 +70,7 @@ class Parser(argparse.ArgumentParser):
                 fail(f"there is no {flag} here: {self.refused[setting]}")
             what = "flag" if flag.startswith("-") else "argument"
             hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
+            hint = f" (did you mean '{_ELSEWHERE[flag]}'?)" if flag in _ELSEWHERE else hint
             fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")
         return options
 

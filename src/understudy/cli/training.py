@@ -37,7 +37,7 @@ def run(
     """Train until `total` steps, from the line that says what starts to the one that says what
     to do next."""
     # At once: it may be hours to the next line, and a reader of one line may leave after it.
-    print(f"{agent.name} on {agent.env_name}, {start}\nrun directory   {run_dir}", flush=True)
+    print(f"{agent.name} on {agent.env_title}, {start}\nrun directory   {run_dir}", flush=True)
     with around(run_dir, f"{total:,} steps"), contextlib.closing(agent):
         summary = agent.train(
             total - agent.steps, run=config, run_dir=run_dir, logger=loggers, progress=progress
@@ -60,9 +60,10 @@ def spoken(result: dict[str, Any], agent: Agent) -> str:
     episodes = len(result["returns"][0] if several else result["returns"])
     low, high = map(compact, result["ci95"])
     over = f"{episodes} episode{'s' * (episodes > 1)}{' per seed' * several}"
+    units = f"{agent.num_seeds} seeds" if several else "episodes"
     return (
-        f"return over {over}: {compact(result['mean'])} ± {compact(result['std'])}, "
-        f"IQM {compact(result['iqm'])}, 95 % interval {low} … {high}"
+        f"return over {over}: mean {compact(result['mean'])} (95 % interval {low} … {high}), "
+        f"standard deviation {compact(result['std'])}, IQM of the {units} {compact(result['iqm'])}"
     )
 
 

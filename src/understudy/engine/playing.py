@@ -25,6 +25,7 @@ from understudy.envs.describing import Descriptor
 from understudy.types import Key, Spec, Transition, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
+STEPS_WORTH_SAYING = 5_000  # of an episode that still goes on
 
 _log = logging.getLogger("understudy.engine")
 
@@ -207,6 +208,11 @@ class HostStage:
             playing = tally.playing
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
+            if self._limit is None and tally.say_long():
+                _log.warning(
+                    "an episode of an evaluation has gone on for %d steps; it is cut off at %d",
+                    STEPS_WORTH_SAYING, MOST_STEPS,
+                )  # fmt: skip
             facts: Any = (observation, action, step.reward, step.terminated, last)
             happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
             yield Told(happened, playing & step.valid)
@@ -227,7 +233,7 @@ class _Tally:
         self.total, self.steps = np.zeros(rows), np.zeros(rows, np.int32)
         self.playing, self.unended = np.ones(rows, bool), 0
         self.described = None if descriptor is None else np.zeros((rows, descriptor.size), "f4")
-        self._descriptor, self._limit = descriptor, limit
+        self._descriptor, self._limit, self._said = descriptor, limit, False
         self._tries = np.full(rows, np.iinfo(np.int64).max if tries is None else tries)
 
     def take(self, step: HostStep) -> np.ndarray:
@@ -245,6 +251,12 @@ class _Tally:
         self.playing = self.playing & ~(last & valid)
         self.give_up(cut & (self._tries <= 0))
         return last
+
+    def say_long(self) -> bool:
+        """Once, when an episode has become very long."""
+        long = not self._said and bool((self.steps[self.playing] >= STEPS_WORTH_SAYING).any())
+        self._said = self._said or long
+        return long
 
     def give_up(self, rows: np.ndarray) -> None:
         """Those of these that are still played have failed."""

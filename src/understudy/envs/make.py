@@ -5,7 +5,6 @@ import difflib
 import importlib
 import importlib.util
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,16 +19,15 @@ from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
+from understudy.envs.naming import ADAPTERS
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.stacked import make_stacked
 from understudy.envs.worker import make_quietly
-from understudy.types import CheckpointError, ConfigError, EnvironmentError, Spec
+from understudy.types import ConfigError, EnvironmentError, Spec
 
-_ADAPTERS = ("playground", "gymnax", "envpool")
-_FIXED = ("jax", "brax", "atari", *_ADAPTERS)  # before a colon these are no modules
 _ACCEPTED = (
     'a Gymnasium id such as "Pendulum-v1", "module:Class" or "module:ID", '
     '"jax:ID" for an environment on the accelerator, '
@@ -111,19 +109,6 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
 
 
-def refuse_foreign_module(name: str) -> None:
-    """For a name that a file gives: importing a module runs its code, and a file may name any. One
-    that is imported already is the user's own choice."""
-    module = name.rpartition(":")[0]
-    if not module or name.partition(":")[0] in _FIXED or module in sys.modules:
-        return
-    raise CheckpointError(
-        f'the environment "{name}" would import the module "{module}", which a file alone must not '
-        "decide: import it first, give env=… (--env), or allow it with trust_environment=True "
-        "(--trust-environment)"
-    )
-
-
 def without_environment(spec: Spec, why: str) -> EnvSource:
     """For an agent that can only act: it knows what it sees and does, and has nowhere to do it."""
 
@@ -139,7 +124,7 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
         return _native(rest)
     if prefix == "brax":
         return importlib.import_module("understudy.envs.brax_env").Brax.from_string(rest)
-    if prefix in _ADAPTERS:
+    if prefix in ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
             f'pip install "understudy[{prefix}]". Today: {_ACCEPTED}'

@@ -86,16 +86,19 @@ def mean_with_band(
 
 
 def summary(returns: Values) -> dict[str, Any]:
-    """Mean, standard deviation, IQM and the 95 % interval of the mean, ready for JSON.
+    """Mean, standard deviation of all episodes, IQM and the 95 % interval of the mean, ready for
+    JSON.
 
-    `returns` is [episodes] of one agent or [seeds, episodes]. With a single number the interval
-    has no width; it is never undefined.
+    `returns` is [episodes] of one agent or [seeds, episodes]. The IQM is that of the seeds' means,
+    or, of a single seed, that of its episodes; the interval is drawn from the same. With a single
+    number the interval has no width; it is never undefined.
     """
     values = _numbers(returns)
+    units = values.mean(axis=1) if values.ndim > 1 and len(values) > 1 else values
     return {
         "mean": mean(values),
         "std": float(np.std(values)),
-        "iqm": iqm(values),
+        "iqm": iqm(units),
         "ci95": stratified_bootstrap_interval(values, mean),
         "returns": values.tolist(),
     }

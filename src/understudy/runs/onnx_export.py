@@ -20,9 +20,18 @@ import numpy as np
 
 from understudy.runner import Description, Node, needed
 from understudy.runs.files import write_whole
+from understudy.runs.policy_file import save_policy
 from understudy.types import ConfigError
 
 OPSET, IR_VERSION = 17, 8
+
+
+def export_policy(path: str | Path, describe: Callable[[], Description]) -> Path:
+    """As the ending of the name asks for."""
+    kind = Path(path).suffix
+    if kind not in (".safetensors", ".onnx"):
+        raise ConfigError(f"{path}: a policy is exported as .safetensors or .onnx")
+    return (export_onnx if kind == ".onnx" else save_policy)(path, describe())
 
 
 def export_onnx(path: str | Path, description: Description) -> Path:

@@ -86,7 +86,12 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        return f"{self.algorithm} on {self.about.get('env') or 'your environment'}"
+        return f"{self.algorithm} on {self.env}"
+
+    @property
+    def env(self) -> str:
+        about = self.about
+        return str(about.get("env") or about.get("env_title") or "your environment")
 
     @property
     def illuminates(self) -> bool:
@@ -138,7 +143,9 @@ def read_run(directory: Path | str) -> Run:
     """A run directory's files. One without a log is refused; one without run.json has no name."""
     directory = Path(directory)
     if not (directory / "progress.csv").is_file():
-        raise UnderstudyError(f"{directory} is no run directory: there is no progress.csv in it")
+        raise UnderstudyError(
+            f"{directory} is no run directory: there is no progress.csv in it{_instead(directory)}"
+        )
     path = directory / "run.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -147,6 +154,17 @@ def read_run(directory: Path | str) -> Run:
     except ValueError as error:
         raise UnderstudyError(f"{path} cannot be read: {error}") from error
     return Run(directory, about, read_csv(directory / "progress.csv"))
+
+
+def _instead(directory: Path) -> str:
+    """Which command takes it."""
+    if directory.is_file():
+        return "; it is a file, and a run is a directory"
+    if (directory / "sweep.csv").is_file():
+        return "; it is a sweep, whose picture is sweep.png beside its table"
+    if any(path.is_dir() and (path / "progress.csv").is_file() for path in directory.glob("*")):
+        return f"; its directories are runs: understudy plot {directory}/*"
+    return ""
 
 
 def read_runs(runs: Sequence[Path | str]) -> list[Run]:
@@ -171,8 +189,7 @@ def _panels(runs: list[Run]) -> list[Panel]:
 def by_environment(runs: list[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in runs:
-        env = str(run.about.get("env") or "an environment without a name")
-        found.setdefault(env, []).append(run)
+        found.setdefault(run.env, []).append(run)
     return found
 
 

@@ -6,7 +6,7 @@ standard output stays free for results.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, final
@@ -28,6 +28,7 @@ RETURN_PER_SEED = "rollout/ep_rew_per_seed"
 EVALUATION = "eval/mean_reward"
 QD_SCORE, COVERAGE, BEST = "qd/qd_score", "qd/coverage", "qd/max_fitness"
 COLLECTORS, WORKERS = "cluster/collectors", "cluster/gradient_workers"
+COMPILING = "compiling …"  # until the first step
 STALENESS, RATIO = "cluster/staleness", "cluster/replay_ratio"
 
 
@@ -42,8 +43,10 @@ class Progress:
         first_step: int = 0,
         console: Console | None = None,
         unit: str = "steps",
+        now: Callable[[], int] | None = None,
     ):
-        """`unit` is what the total counts."""
+        """`unit` is what the total counts; `now` tells how many there are, between two logs."""
+        self._now, self._first = now, first_step
         self._unit = unit
         self._counted, self._speed = UNITS[unit]
         self.total_steps = total_steps
@@ -67,11 +70,17 @@ class Progress:
             self._task = self._bar.add_task(
                 title, total=total_steps, completed=first_step, steps=self._steps()
             )
-            self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
+            # Drawn anew four times a second, whether or not there is anything to log.
+            self._live = Live(
+                console=self._console, refresh_per_second=4, get_renderable=self._picture
+            )
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start()
+        else:
+            with contextlib.suppress(OSError, SystemExit):
+                self._print(f"{self.title} | {COMPILING}")
         return self
 
     def __exit__(
@@ -92,13 +101,18 @@ class Progress:
 
     def _show(self) -> None:
         if self._live is None:
-            self._console.print(self._plain(), markup=False, highlight=False, soft_wrap=True)
+            self._print(self._plain())
         else:
-            self._bar.update(self._task, completed=self._done(), steps=self._steps())
-            self._live.update(self._picture())
+            self._live.refresh()
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _picture(self) -> Group:
+        self._bar.update(self._task, completed=self._done(), steps=self._steps())
         line = Text("  ")
+        if self._done() <= self._first and not self._shown():
+            line.append(COMPILING, "dim")
         for i, (name, value) in enumerate(self._shown()):
             line.append("   " if i else "").append(f"{name} ", "dim").append(value, "bold")
         return Group(self._bar, line)
@@ -152,7 +166,8 @@ class Progress:
         return None if value is None or not np.isfinite(value) else float(value)
 
     def _done(self) -> int:
-        return int(self._facts[self._counted])
+        logged = int(self._facts[self._counted])
+        return logged if self._now is None else max(logged, self._now())
 
     def _steps(self) -> str:
         return f"{self._done():,}/{self.total_steps:,}"

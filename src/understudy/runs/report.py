@@ -94,7 +94,7 @@ def _across_seeds(run: Run) -> list[page.Card]:
     if len(last) < 2:
         return []
     low, high = stratified_bootstrap_interval(last, iqm)
-    interval = f"95 % interval {compact(low)} … {compact(high)}"
+    interval = f"of their means; its 95 % interval {compact(low)} … {compact(high)}"
     return [(f"IQM of {len(last)} seeds", compact(iqm(last)), interval)]
 
 

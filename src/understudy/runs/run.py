@@ -62,6 +62,14 @@ class Observer(Protocol):
     def __call__(self, facts: Facts) -> bool | None: ...
 
 
+def observers_in(given: Any) -> tuple[Any, ...]:
+    """One observer, or several of them."""
+    several = (given,) if callable(given) else given
+    if not isinstance(several, tuple | list) or not all(map(callable, several)):
+        raise ConfigError(f"observers are functions of the facts, one or several, got {given!r}")
+    return tuple(several)
+
+
 @final
 @dataclass
 class Summary:

@@ -1,5 +1,6 @@
 """Who looks on while a run goes on: the run directory, trackers, a person."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ class Counting:
     done: int
     logged: int  # steps that the log has told of
     unit: str = "steps"  # of what is done
+    now: Callable[[], int] | None = None  # how much is done, at any moment
 
 
 @final
@@ -48,5 +50,6 @@ class Watch:
         if not wanted:
             return []
         total, counting = self.about["total_steps"], self.counting
-        bar = Progress(total, self.title, counting.done, unit=counting.unit)
+        done, unit, now = counting.done, counting.unit, counting.now
+        bar = Progress(total, self.title, done, unit=unit, now=now)
         return [self.stack.enter_context(bar).update]

@@ -1,0 +1,167 @@
+"""What people type first: it works, or one line says at once what was meant."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hostile_cases import SMALL, train
+from rich.console import Console
+
+import understudy as us
+from understudy import runner
+from understudy.cli import main
+from understudy.engine import playing
+from understudy.errors import ConfigError
+from understudy.runs.plots import read_run
+from understudy.runs.progress import Progress
+
+pytestmark = pytest.mark.agents
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("honest") / "run")
+
+
+@pytest.fixture
+def run(honest, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(honest, tmp_path / "run"))
+
+
+@pytest.fixture
+def say(capsys):
+    def call(*words):
+        """The exit code of a command, and what it says."""
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        return code, "".join(capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["eval . --episodes 1", "resume .", "export . policy.safetensors", "report .", "plot ."],
+)
+def test_commands_inside_a_run_directory(run, say, monkeypatch, words):
+    monkeypatch.chdir(run)
+    code, said = say(*words.split())
+    assert code == 0, said
+    assert us.load(".").steps == 20
+
+
+def small(**changed):
+    return us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL), **changed)
+
+
+def test_steps_may_be_written_1e3_and_one_observer_alone():
+    seen = []
+    agent = small()
+    summary = agent.train(2e1, observers=lambda facts: seen.append(facts), progress=False)
+    assert summary.steps == 20 and seen
+    assert len(small(num_seeds=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: small(seed=None), "seed must be a whole number, got None"),
+        (lambda: small(seed="0"), "seed must be a whole number, got '0'"),
+        (lambda: small(seed=-1), "seed must be at least 0, got -1"),
+        (lambda: small().train("20"), "steps must be a whole number, got '20'"),
+        (lambda: small().train(2.5), "steps must be a whole number, got 2.5"),
+        (lambda: small().train(0), "steps must be at least 1, got 0"),
+        (lambda: small().train(5, observers=7), "observers are functions"),
+        (lambda: small().evaluate(None), "episodes must be a whole number, got None"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("train Pendulum-v1", "it looks like an environment: understudy train sac Pendulum-v1"),
+        ("train ppo", "A2C is the on-policy algorithm here"),
+        ("train dqn CartPole-v1", "did you mean 'ddqn'?"),
+        ("train sac Pendulum-v1 --total-timesteps 5", "did you mean '--steps'?"),
+        ("eval run/policy.safetensors", "it is a policy, which understudy.runner.load plays"),
+        ("plot runs", "its directories are runs: understudy plot runs/*"),
+    ],
+)
+def test_hints(run, say, words, hint):
+    Path("runs").mkdir()
+    shutil.copytree(run, Path("runs") / "one")
+    code, said = say(*words.split())
+    assert code == 2 and hint in said and said.count("\n") == 1
+
+
+def test_a_policy_is_loaded_from_its_file(run):
+    with pytest.raises(us.UnderstudyError, match=r"is its policy\.safetensors"):
+        runner.load(run)
+    with pytest.raises(us.UnderstudyError, match=r"a policy, which understudy\.runner\.load"):
+        us.load(run / "policy.safetensors")
+
+
+class Corridor(gym.Env):
+    """Never ends by itself."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("make", [Corridor, Corridor()], ids=["class", "instance"])
+def test_an_environment_of_ones_own_has_a_name(tmp_path, make, monkeypatch):
+    monkeypatch.setattr(playing, "MOST_STEPS", 20)
+    agent = us.SAC(make, us.SACConfig(**SMALL))
+    assert "SAC(Corridor, " in repr(agent)
+    agent.train(10, run_dir=tmp_path, progress=False, run=us.RunConfig(evaluation_episodes=1))
+    agent.close()
+    assert read_run(tmp_path).title == "SAC on Corridor"
+    assert json.loads((tmp_path / "run.json").read_text())["env_title"] == "Corridor"
+
+
+def test_a_long_evaluation_says_when_it_ends(caplog, monkeypatch):
+    monkeypatch.setattr(playing, "MOST_STEPS", 20)
+    monkeypatch.setattr(playing, "STEPS_WORTH_SAYING", 10)
+    agent = us.SAC(Corridor, us.SACConfig(**SMALL))
+    assert agent.evaluate(2)["mean"] == 20.0
+    agent.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "an episode of an evaluation has gone on for 10 steps; it is cut off at 20"
+    assert len(said) == 2
+
+
+def test_the_bar_says_that_it_compiles_and_then_follows_the_steps():
+    steps, screen = [0], io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, force_interactive=True)
+    with Progress(100, "SAC", console=console, now=lambda: steps[0]) as bar:
+        assert bar._live is not None
+        bar._live.refresh()
+        assert "compiling …" in screen.getvalue() and "0/100" in screen.getvalue()
+        steps[0] = 42
+        screen.truncate(0)
+        bar._live.refresh()
+        assert "42/100" in screen.getvalue() and "compiling" not in screen.getvalue()
+
+
+def test_without_a_terminal_a_line_says_that_it_compiles():
+    screen = io.StringIO()
+    with Progress(100, "SAC", console=Console(file=screen)):
+        assert screen.getvalue() == "SAC | compiling …\n"
