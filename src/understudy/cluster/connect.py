@@ -1,6 +1,7 @@
 """From an address to a Ray that answers, or to one line that says why not."""
 
 import contextlib
+import logging
 import os
 import socket
 import warnings
@@ -16,7 +17,10 @@ TRIES = "RAY_gcs_server_port_wait_time_s"  # counts tries where a cluster is joi
 # What a speaker of HTTP/2, as Ray's servers are, answers at once with settings of its own.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS = b"\x04"  # the fourth byte of such an answer
+TRIES_TO_START = 2
 OBJECT_STORE_BYTES = 512 * 2**20  # of a Ray that is started here: fragments and policies are small
+
+_log = logging.getLogger("understudy.cluster")
 
 
 def load_ray() -> Any:
@@ -47,19 +51,35 @@ def connect(address: str | None, cpus: float | int) -> Any:
         # Python warns of forks beside JAX's threads. Ray's are followed by exec at once.
         warnings.simplefilter("ignore", RuntimeWarning)
         if address is None:
-            ray.init(
-                address="local",
-                num_cpus=max(int(cpus + 1), os.cpu_count() or 1),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                dashboard_host="127.0.0.1",
-                **quiet,
-            )
+            _start(ray, max(int(cpus + 1), os.cpu_count() or 1), quiet)
         else:
             _reach(address)
             with _asking_once():
                 ray.init(address=address, **quiet)
     return ray
+
+
+def _start(ray: Any, cpus: int, quiet: dict[str, bool]) -> None:
+    """A Ray here. Beside other work it may be slow to start: then it is waited for once more."""
+    # Ray gives its processes the lowest priority, with which they hardly start on a busy machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for tries_left in reversed(range(TRIES_TO_START)):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                dashboard_host="127.0.0.1",
+                **quiet,
+            )
+            return
+        except (OSError, RuntimeError, TimeoutError) as error:
+            if not tries_left:
+                raise
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            _log.warning("Ray is slow to start here (%s): waiting for it", reason)
+            ray.shutdown()
 
 
 def _check_it_is_the_same(ray: Any, address: str | None) -> None:
