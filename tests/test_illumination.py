@@ -147,7 +147,7 @@ class Picture(gymnasium.Env):
 def test_settings_that_do_not_fit(found):
     with pytest.raises(ConfigError, match="PGA-ME takes a PGAMEConfig, got a MAPElitesConfig"):
         make(config=us.MAPElitesConfig())
-    with pytest.raises(ConfigError, match="MAP-ELITES takes a MAPElitesConfig, got a PGAMEConfig"):
+    with pytest.raises(ConfigError, match="MAP-Elites takes a MAPElitesConfig, got a PGAMEConfig"):
         us.MAPElites(ENV, CONFIG)
     with pytest.raises(ConfigError, match="critic_steps 3 must be a multiple of policy_delay 2"):
         us.PGAMEConfig(critic_steps=3)
@@ -159,7 +159,7 @@ def test_settings_that_do_not_fit(found):
 
 def test_what_is_loaded_must_be_what_was_saved(found, tmp_path):
     place = found.save(tmp_path / "repertoire")
-    with pytest.raises(CheckpointError, match="checkpoint of PGA-ME, not of MAP-ELITES"):
+    with pytest.raises(CheckpointError, match="checkpoint of PGA-ME, not of MAP-Elites"):
         us.MAPElites.load(place)
     with pytest.raises(CheckpointError, match=r"us\.PGAME\.load, and select an agent"):
         us.load(place)

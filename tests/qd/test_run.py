@@ -73,6 +73,11 @@ def test_what_is_logged(whole):
     metrics = found.repertoire.metrics
     assert log["qd/coverage"][rows[-1]] == pytest.approx(metrics["coverage"])
     assert summary.evaluations == found.evaluations == GENERATIONS * SIZE
+    # One rate in the log, in the summary and on the page: all evaluations over all the time.
+    clocks = read_csv(run_dir / "progress.csv")
+    rate, elapsed = (clocks[name][rows[-1]] for name in CLOCKS[1:])
+    assert rate == pytest.approx(summary.evaluations / elapsed)
+    assert summary.seconds >= 0.9 * elapsed
     assert summary.metrics["qd_score"] == pytest.approx(metrics["qd_score"])
     assert summary.corrected is not None
     assert log["qd/corrected_qd_score"][judged] == pytest.approx(summary.corrected["qd_score"])

@@ -82,7 +82,7 @@ def test_seeds_of_one_setting_become_one_curve(axes_of, tmp_path):
     np.testing.assert_allclose(pooled.get_ydata(), [1, 11, 21])  # the mean of both seeds
     np.testing.assert_allclose(other.get_ydata(), [0, 10, 20])
     [legend] = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["PGA-ME", "MAP-ELITES"]
+    assert [text.get_text() for text in legend.get_texts()] == ["PGA-ME", "MAP-Elites"]
     assert "of 1–2 seeds" in legend.get_title().get_text()
     assert score.get_ylabel() == "QD-score above -60 … -50: not comparable"
 

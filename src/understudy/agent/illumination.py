@@ -18,7 +18,7 @@ from understudy.agent.face import Agent
 from understudy.agent.loading import agent_class, choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
-from understudy.algorithms.settings import whole_number
+from understudy.algorithms.settings import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.cluster.config import Cluster
 from understudy.cluster.playhouse import RemotePlayhouse
@@ -242,7 +242,7 @@ class Illumination:
 
     @property
     def name(self) -> str:
-        return self.method.upper()
+        return shown_name(self.method)
 
     @property
     def evaluations(self) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy.algorithms import available
+from understudy.algorithms.settings import shown_name
 from understudy.cluster.config import Cluster
 from understudy.engine.snapshot import Position
 from understudy.envs.guard import Guard
@@ -86,7 +87,8 @@ def read(path: str | Path, wanted: str | None = None) -> tuple[checkpoint.Stored
         theirs = stored.manifest.get("algorithm")
         if wanted is not None and theirs != wanted:
             raise CheckpointError(
-                f"{stored.place} is a checkpoint of {str(theirs).upper()}, not of {wanted.upper()}"
+                f"{stored.place} is a checkpoint of {shown_name(str(theirs))}, not of "
+                f"{shown_name(wanted)}"
             )
         if wanted is None and isinstance(theirs, str) and theirs in EXPLORERS:
             loader = EXPLORERS[theirs][0]

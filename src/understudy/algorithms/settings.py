@@ -41,6 +41,11 @@ def setting(
     return dataclasses.field(default=default, metadata={**rules, **told})
 
 
+def shown_name(name: str) -> str:
+    """An algorithm or a method as people write it."""
+    return {"map-elites": "MAP-Elites"}.get(name, name.upper())
+
+
 def by_topic(config_class: type) -> dict[str, list[dataclasses.Field]]:
     """The fields of a config in the order in which people read them: those of no topic first."""
     topics: dict[str, list[dataclasses.Field]] = {"": []}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from understudy.agent.illumination import HEAT_MAP, METHODS, Illumination
-from understudy.algorithms.settings import Config, nearest, setting
+from understudy.algorithms.settings import Config, nearest, setting, shown_name
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, device_of, hint, quoted
 from understudy.cli.plan import Kind, Wishes, settle, unknown_loggers
@@ -99,7 +99,7 @@ def parser(arguments: list[str]) -> Parser:
     names = 'a Gymnasium id, "jax:ID" or "brax:NAME"'
     add("env", nargs="?", metavar="ENV", help=f"{names} (default: {DEFAULT_ENVIRONMENT})")
     add_run(result, IlluminationSettings)
-    add_settings(result, f"settings of {name.upper()}", method.config_class)
+    add_settings(result, f"settings of {shown_name(name)}", method.config_class)
     return result
 
 

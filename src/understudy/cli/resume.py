@@ -8,6 +8,7 @@ from typing import Any
 from understudy.agent import Agent, load
 from understudy.agent.illumination import METHODS, Illumination
 from understudy.agent.manifest import read
+from understudy.algorithms.settings import shown_name
 from understudy.cli import config_file
 from understudy.cli.illuminate import illuminate
 from understudy.cli.parsing import Parser, add_device, add_trust, count, device_of, hint, quoted
@@ -57,7 +58,7 @@ def _resume(options: argparse.Namespace) -> None:
     if method is not None:
         wanted, other, unit, other_unit = other, wanted, other_unit, unit
     if other is not None:
-        name = about["algorithm"].upper()
+        name = shown_name(about["algorithm"])
         raise ConfigError(
             f"{options.run} is a run of {name}, which counts {unit}: give --{unit} instead of "
             f"--{other_unit}"

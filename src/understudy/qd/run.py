@@ -162,7 +162,7 @@ class QDRun:
     def illuminate(self, generations: int) -> QDSummary:
         begun, start = time.perf_counter(), self.position.generations
         self._stop, self._summary = start + generations, QDSummary(0, 0.0)
-        self._ticked, self._clock = begun, (start, self.position.steps, begun)
+        self._ticked, self._clock = begun, (self.position.steps, begun)
         self._pace, self._interrupted = 0.0, False
 
         def stop() -> None:
@@ -176,12 +176,12 @@ class QDRun:
                     self._keep_if_due()  # when it is told: the log of who goes on has no gap
                     if enough:
                         break
+                self._summary.seconds = time.perf_counter() - begun
                 self._correct(interruption)
             self._keep()
             interruption.leave()
         done = self.position.generations - start
         self._summary.evaluations = done * self.illuminator.generations.size
-        self._summary.seconds = time.perf_counter() - begun
         self._summary.metrics = self._metrics()
         return self._summary
 
@@ -213,16 +213,16 @@ class QDRun:
 
     def _progress(self) -> Facts:
         position, size = self.position, self.illuminator.generations.size
-        now = self._tick()
-        generations, steps, then = self._clock
-        seconds = max(now - then, 1e-9)
-        self._clock = (position.generations, position.steps, now)
+        now, done = self._tick(), position.generations * size
+        steps, then = self._clock
+        self._clock = (position.steps, now)
         facts: Facts = {
             "time/total_steps": position.steps,
-            "time/evaluations": position.generations * size,
+            "time/evaluations": done,
             "time/generations": position.generations,
-            "time/fps": (position.steps - steps) / seconds,
-            "time/evaluations_per_second": (position.generations - generations) * size / seconds,
+            "time/fps": (position.steps - steps) / max(now - then, 1e-9),
+            # Of the whole run so far, compilation included, as its last line and its page say.
+            "time/evaluations_per_second": done / max(position.seconds, 1e-9),
             "time/time_elapsed": position.seconds,
         }
         facts |= {f"qd/{name}": value for name, value in self._metrics().items()}

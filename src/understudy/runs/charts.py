@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from understudy.math.statistics import mean_with_band
-from understudy.runs.plots import Curve, on_common_steps
+from understudy.runs.plots import FEWEST_IN_A_BAND, Curve, draw_seeds, on_common_steps
 
 MOST_POINTS = 500
 
@@ -33,8 +33,10 @@ def wide_chart(found: Mapping[str, Sequence[Curve]], narrow: bool) -> str:
             centre, low, high = mean_with_band(returns)
             width = 2.0 if name == "evaluation" else 1.3
             _line(axes, steps, centre, COLOURS[name], width)
-            if len(curves) > 1:
+            if len(curves) >= FEWEST_IN_A_BAND:
                 axes.fill_between(steps, low, high, color=COLOURS[name], alpha=0.2, lw=0)
+            elif len(curves) > 1:
+                draw_seeds(axes, steps, returns, COLOURS[name])
 
     return _svg((4.6, 3.3) if narrow else (11.5, 4.2), draw, "learning curve")
 

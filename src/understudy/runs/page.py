@@ -63,8 +63,12 @@ def section(heading: str, body: str) -> str:
 
 
 def cards(found: Iterable[Card]) -> str:
-    shown = "".join(map(_card, found))
-    return f'<div class="cards">{shown}</div>\n' if shown else ""
+    shown = list(map(_card, found))
+    half = -(-len(shown) // 2)
+    # In rows of equal length, or nearly so: no card stands alone.
+    columns = len(shown) if len(shown) <= 5 else half
+    style = f"--columns: {columns}; --half: {half}"
+    return f'<div class="cards" style="{style}">{"".join(shown)}</div>\n' if shown else ""
 
 
 def _card(card: Card) -> str:
@@ -188,7 +192,7 @@ section, .cards > div { background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; }
 section { margin: 0 0 18px; padding: 18px 20px; }
 .cards { display: grid; gap: 12px; margin: 0 0 18px;
-  grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); }
+  grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
 .cards > div { padding: 12px 16px; }
 .cards p { margin: 0; font-size: 13px; color: var(--soft); }
 .cards strong { font-size: 23px; font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -227,6 +231,9 @@ small { display: block; white-space: nowrap; }
 summary { cursor: pointer; padding: 8px; color: var(--soft); font-size: 13px; }
 .film { display: block; max-width: 100%; max-height: 480px; margin: 0 auto; border-radius: 6px;
   border: 1px solid var(--line); }
+@media (max-width: 940px) {
+  .cards { grid-template-columns: repeat(var(--half), minmax(0, 1fr)); }
+}
 @media (max-width: 620px) {
   header, main { padding-left: 12px; padding-right: 12px; }
   header { padding-top: 22px; } h1 { font-size: 22px; } section { padding: 14px 12px; }

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from understudy.algorithms.settings import shown_name
 from understudy.math.statistics import mean_with_band
 from understudy.runs.csv_log import STEPS, read_csv
 from understudy.runs.files import write_whole
@@ -28,6 +29,7 @@ INK = "#30343b"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
 MOST_NAMED_FIELDS = 3  # of a config, in a legend
+FEWEST_IN_A_BAND = 3  # seeds; fewer are drawn one by one
 STYLES = {"evaluation": ("#1f6feb", 2.0, 3), "training": ("#e08a1e", 1.4, 2)}
 
 
@@ -71,7 +73,7 @@ class Run(NamedTuple):
     @property
     def algorithm(self) -> str:
         name = self.about.get("algorithm")
-        return str(name).upper() if name else self.directory.name
+        return shown_name(str(name)) if name else self.directory.name
 
     @property
     def first_seed(self) -> int:
@@ -211,7 +213,17 @@ def seeds_in(groups: list[Group]) -> str:
     if seeds[-1] < 2:
         return ""
     few = f"{seeds[0]}–" if seeds[0] < seeds[-1] else ""
-    return f"mean and 95 % interval of {few}{seeds[-1]} seeds"
+    return spread_of(seeds[-1], f"{few}{seeds[-1]}")
+
+
+def spread_of(seeds: int, written: str = "") -> str:
+    """What is drawn of several seeds. Two of them have no interval worth the name."""
+    what = "95 % interval" if seeds >= FEWEST_IN_A_BAND else "each"
+    return f"mean and {what} of {written or seeds} seeds"
+
+
+def draw_seeds(axes: Axes, steps: np.ndarray, returns: np.ndarray, colour: str) -> None:
+    axes.plot(steps, returns.T, color=colour, lw=0.8, alpha=0.45, zorder=1)
 
 
 def _pooled(runs: list[Run], stems: Sequence[str], over: str) -> list[Curve]:
@@ -281,8 +293,10 @@ def draw_group(axes: Axes, group: Group, index: int) -> Any:
         return axes.plot([], [], ls=dash, color=colour, lw=2)[0]
     steps, returns = on_common_steps(group.curves)
     centre, low, high = mean_with_band(returns)
-    if len(group.curves) > 1:
+    if len(group.curves) >= FEWEST_IN_A_BAND:
         axes.fill_between(steps, low, high, color=colour, alpha=0.16, lw=0, zorder=1)
+    elif len(group.curves) > 1:
+        draw_seeds(axes, steps, returns, colour)
     marker = "o" if steps.size == 1 else None
     return axes.plot(steps, centre, marker=marker, ls=dash, color=colour, lw=2, zorder=2)[0]
 
@@ -333,12 +347,14 @@ def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
     seeds = len(curves)
     label = f"{name}: {centre[-1]:,.1f} at the end"
     if seeds > 1:
-        label += f" (mean and 95 % interval of {seeds} seeds)"
+        label += f" ({spread_of(seeds)})"
     few_points = "o" if steps.size <= 30 else ""
     axes.plot(
         steps, centre, few_points + "-", color=colour, lw=width, ms=4, zorder=order, label=label
     )
-    if seeds > 1:
+    if 1 < seeds < FEWEST_IN_A_BAND:
+        draw_seeds(axes, steps, returns, colour)
+    elif seeds > 1:
         axes.fill_between(steps, low, high, color=colour, alpha=0.22, lw=0, zorder=order - 2)
         # The seeds themselves: an interval hides the one that never learned.
         if name == "evaluation" and seeds <= 10:

@@ -14,7 +14,7 @@ from understudy.runs import page
 from understudy.runs.charts import wide_chart
 from understudy.runs.csv_log import STEPS
 from understudy.runs.page import known
-from understudy.runs.plots import EVALUATION, TRAINING, Run, curves_of, read_run
+from understudy.runs.plots import EVALUATION, TRAINING, Run, curves_of, read_run, spread_of
 from understudy.runs.progress import compact
 
 MOST_SEEDS = 8  # with a column of their own in the table of evaluations
@@ -119,7 +119,7 @@ def _learning(run: Run) -> str:
     if not found:
         return "<p>No episode has ended yet.</p>\n"
     seeds = max(map(len, found.values()))
-    note = f"; mean and 95 % interval of {seeds} seeds" if seeds > 1 else ""
+    note = f"; {spread_of(seeds)}" if seeds > 1 else ""
     keys = "".join(f'<span class="{name}">{name}</span>' for name in found)
     return (
         f'<figure class="wide">{wide_chart(found, narrow=False)}</figure>\n'

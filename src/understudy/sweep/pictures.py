@@ -80,12 +80,13 @@ def _returns(axes: Axes, varied: Field) -> None:
     for outcome in varied.outcomes:
         at = varied.place(outcome)
         each = outcome.returns.mean(axis=1)
-        face = "white" if outcome.state == PRUNED else COLOURS[0]
+        colour = varied.colour(outcome)  # as its curve beside it
+        face = "white" if outcome.state == PRUNED else colour
         if len(each) > 1:
-            axes.plot([at] * len(each), each, "_", color=COLOURS[0], alpha=0.5, ms=9)
-        axes.plot(at, outcome.mean, "o", color=COLOURS[0], mfc=face, ms=6)
+            axes.plot([at] * len(each), each, "_", color=colour, alpha=0.5, ms=9)
+        axes.plot(at, outcome.mean, "o", color=colour, mfc=face, ms=6)
         if id(outcome) in varied.is_best:
-            axes.plot(at, outcome.mean, "o", color=COLOURS[1], mfc="none", ms=13, mew=1.8)
+            axes.plot(at, outcome.mean, "o", color=INK, mfc="none", ms=13, mew=1.8)
     if varied.choices:
         axes.set_xticks(range(len(varied.choices)), varied.choices)
         axes.set_xlim(-0.5, len(varied.choices) - 0.5)
