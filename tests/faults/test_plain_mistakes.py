@@ -137,15 +137,22 @@ def test_an_environment_of_ones_own_has_a_name(tmp_path, make, monkeypatch):
     assert json.loads((tmp_path / "run.json").read_text())["env_title"] == "Corridor"
 
 
-def test_a_long_evaluation_says_when_it_ends(caplog, monkeypatch):
-    monkeypatch.setattr(playing, "MOST_STEPS", 20)
-    monkeypatch.setattr(playing, "STEPS_WORTH_SAYING", 10)
+def test_an_evaluation_that_nothing_ends_says_its_limit_before_it_begins(caplog, monkeypatch):
+    monkeypatch.setattr(playing, "ENDLESS_STEPS", 20)
     agent = us.SAC(Corridor, us.SACConfig(**SMALL))
     assert agent.evaluate(2)["mean"] == 20.0
+    assert agent.evaluate(2)["mean"] == 20.0
     agent.close()
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "an episode of an evaluation has gone on for 10 steps; it is cut off at 20"
-    assert len(said) == 2
+    first, *others = (record.getMessage() for record in caplog.records)
+    assert first.endswith("no time limit: an episode of an evaluation is cut off after 20 steps")
+    assert len(others) == 2 and not any("no time limit" in line for line in others)
+
+
+def test_a_time_limit_needs_no_other(caplog):
+    agent = us.SAC(lambda: gym.wrappers.TimeLimit(Corridor(), 7), us.SACConfig(**SMALL))
+    assert agent.evaluate(1)["mean"] == 7.0
+    agent.close()
+    assert not caplog.records
 
 
 def test_the_bar_says_that_it_compiles_and_then_follows_the_steps():

@@ -31,10 +31,15 @@ class HostEvaluator:
     """Plays episodes on Gymnasium environments."""
 
     def __init__(
-        self, setting: Setting, envs: HostEnvs, episodes: int, descriptor: Descriptor | None = None
+        self,
+        setting: Setting,
+        envs: HostEnvs,
+        episodes: int,
+        descriptor: Descriptor | None = None,
+        limited: bool = True,
     ):
-        self._shape = (setting.num_seeds, episodes)
-        self._stage = HostStage(setting.algorithm, envs, *self._shape, descriptor)
+        shape = self._shape = (setting.num_seeds, episodes)
+        self._stage = HostStage(setting.algorithm, envs, *shape, descriptor, limited=limited)
 
     def play(self, policy: Any) -> Evaluation:
         return _evaluation(self._stage.play(policy, self._stage.envs.restart()), self._shape)

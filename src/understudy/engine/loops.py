@@ -56,4 +56,4 @@ def make_evaluator(
     rows = setting.num_seeds * episodes
     envs = source.make_host(rows, seeds, guard=guard, descriptor=descriptor)
     envs.speak(setting.spec.action)
-    return HostEvaluator(setting, envs, episodes, descriptor)
+    return HostEvaluator(setting, envs, episodes, descriptor, source.limited)

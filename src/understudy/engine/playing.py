@@ -25,7 +25,7 @@ from understudy.envs.describing import Descriptor
 from understudy.types import Key, Spec, Transition, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
-STEPS_WORTH_SAYING = 5_000  # of an episode that still goes on
+ENDLESS_STEPS = 5_000  # of one where the environment states no time limit
 
 _log = logging.getLogger("understudy.engine")
 
@@ -174,10 +174,13 @@ class HostStage:
         episodes: int,
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
+        limited: bool = True,
     ):
+        """Episodes end after `episode_length` steps, if one is given; `limited` says whether the
+        environments state a time limit of their own."""
         self.envs = envs
         self._members, self._episodes, self._descriptor = members, episodes, descriptor
-        self._limit = episode_length
+        self._limit, self._limited, self._said = episode_length, limited, False
         self._act = compiled_act(algorithm, members)
         self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)
         self._keys = jnp.zeros((members, 2), jnp.uint32)  # acting draws nothing
@@ -185,6 +188,19 @@ class HostStage:
     def play(self, policies: Any, observation: np.ndarray) -> Played:
         """From the first `observation`, which whoever begins the episodes was given."""
         return finish(self.steps(policies, observation))
+
+    def _most_steps(self) -> int:
+        """Of an episode; where nothing else would end it, that is said before it begins, once."""
+        if self._limited:
+            return MOST_STEPS
+        most = min(ENDLESS_STEPS, MOST_STEPS)
+        if not self._said:
+            _log.warning(
+                "the environment states no time limit: an episode of an evaluation is cut off "
+                "after %d steps", most,
+            )  # fmt: skip
+        self._said = True
+        return most
 
     def steps(
         self,
@@ -197,7 +213,8 @@ class HostStage:
         the last of its `tries`, or the policy gives what is no number, its return is NaN. With
         `only`, rows that have finished are not stepped on."""
         rows, memory = len(observation), self._begin(policies)
-        tally = _Tally(rows, self._descriptor, self._limit or MOST_STEPS, tries)
+        most = self._limit or self._most_steps()
+        tally = _Tally(rows, self._descriptor, most, tries)
         first, by_member = np.ones(rows, bool), (self._members, self._episodes)
         while tally.playing.any():
             seen = observation.reshape(*by_member, *observation.shape[1:])
@@ -208,11 +225,6 @@ class HostStage:
             playing = tally.playing
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
-            if self._limit is None and tally.say_long():
-                _log.warning(
-                    "an episode of an evaluation has gone on for %d steps; it is cut off at %d",
-                    STEPS_WORTH_SAYING, MOST_STEPS,
-                )  # fmt: skip
             facts: Any = (observation, action, step.reward, step.terminated, last)
             happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
             yield Told(happened, playing & step.valid)
@@ -220,7 +232,7 @@ class HostStage:
         if tally.unended and self._limit is None:
             _log.warning(
                 "%d episodes of an evaluation had not ended after %d steps: their returns are "
-                "those up to there", tally.unended, MOST_STEPS,
+                "those up to there", tally.unended, most,
             )  # fmt: skip
         return Played(tally.total, tally.steps, tally.described)
 
@@ -233,7 +245,7 @@ class _Tally:
         self.total, self.steps = np.zeros(rows), np.zeros(rows, np.int32)
         self.playing, self.unended = np.ones(rows, bool), 0
         self.described = None if descriptor is None else np.zeros((rows, descriptor.size), "f4")
-        self._descriptor, self._limit, self._said = descriptor, limit, False
+        self._descriptor, self._limit = descriptor, limit
         self._tries = np.full(rows, np.iinfo(np.int64).max if tries is None else tries)
 
     def take(self, step: HostStep) -> np.ndarray:
@@ -251,12 +263,6 @@ class _Tally:
         self.playing = self.playing & ~(last & valid)
         self.give_up(cut & (self._tries <= 0))
         return last
-
-    def say_long(self) -> bool:
-        """Once, when an episode has become very long."""
-        long = not self._said and bool((self.steps[self.playing] >= STEPS_WORTH_SAYING).any())
-        self._said = self._said or long
-        return long
 
     def give_up(self, rows: np.ndarray) -> None:
         """Those of these that are still played have failed."""

@@ -68,6 +68,8 @@ class EnvSource:
     """How many frames each environment is wrapped to show at once."""
     wrappable: bool = True
     """Whether environments are made one by one, so that each can be wrapped."""
+    limited: bool = True
+    """Whether a time limit is known to end every episode."""
 
     def make_host(
         self,
@@ -255,11 +257,25 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
 def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -> EnvSource:
     env = _make_one(name, factory)
     try:
-        spec = spec_of(env.observation_space, env.action_space)
+        spec, limited = spec_of(env.observation_space, env.action_space), _is_limited(env)
     finally:
         _close(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
-    return EnvSource(name, spec, num_envs, partial(_host, factory, evaluation))
+    limited = limited or isinstance(factory, AtariSettings)
+    made = partial(_host, factory, evaluation)
+    return EnvSource(name, spec, num_envs, made, limited=limited)
+
+
+def _is_limited(env: Any) -> bool:
+    """By a wrapper, or by what the environment was registered with."""
+    spec = getattr(env, "spec", None)
+    if spec is not None and spec.max_episode_steps is not None:
+        return True
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return True
+        env = env.env
+    return False
 
 
 def _close(env: gymnasium.Env) -> None:
@@ -316,7 +332,8 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
         factory = _stacked(partial(_another, env), frames)
         return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
 
-    return EnvSource(None, spec_of(env.observation_space, env.action_space), 1, make)
+    spec = spec_of(env.observation_space, env.action_space)
+    return EnvSource(None, spec, 1, make, limited=_is_limited(env))
 
 
 def _another(env: Any) -> Any:
