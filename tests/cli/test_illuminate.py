@@ -12,7 +12,7 @@ import pytest
 
 import understudy
 from understudy.agent.illumination import METHODS
-from understudy.algorithms.settings import field_docs
+from understudy.algorithms.settings import field_docs, shown_name
 from understudy.cli.illuminate import IlluminationSettings
 from understudy.cli.parsing import show
 from understudy.qd.on_device import NativeIlluminator
@@ -112,7 +112,7 @@ def test_defaults_that_depend_on_something(run, tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_help_documents_every_field(run, name):
     code, out, _ = run("illuminate", name, "--help")
-    assert code == 0 and f"settings of {name.upper()}" in out
+    assert code == 0 and f"settings of {shown_name(name)}" in out
     config = METHODS[name].config_class
     for field in (*dataclasses.fields(config), *dataclasses.fields(IlluminationSettings)):
         assert f"  --{field.name.replace('_', '-')} " in out

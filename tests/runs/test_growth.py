@@ -78,7 +78,7 @@ def test_seeds_of_one_setting_become_one_curve(axes_of, tmp_path):
     runs.append(write_run(tmp_path / "other", algorithm="map-elites", offset=-60.0))
     axes, figure = axes_of(*runs)
     score, *_ = axes
-    pooled, other = score.lines
+    *_, pooled, other = score.lines  # before them, each of the two seeds
     np.testing.assert_allclose(pooled.get_ydata(), [1, 11, 21])  # the mean of both seeds
     np.testing.assert_allclose(other.get_ydata(), [0, 10, 20])
     [legend] = figure.legends

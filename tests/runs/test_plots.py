@@ -53,7 +53,7 @@ def test_a_picture_is_drawn(tmp_path, seeds):
 
 def test_the_curve_is_the_mean_of_the_seeds(tmp_path, monkeypatch):
     with CsvLog(tmp_path / "progress.csv") as log:
-        for step, values in [(100, [1.0, 3.0]), (200, [5.0, 9.0])]:
+        for step, values in [(100, [1.0, 2.0, 3.0]), (200, [5.0, 7.0, 9.0])]:
             log.append({"time/total_steps": step, "eval/mean_reward_per_seed": values})
     lines, axes = drawn_lines(monkeypatch, tmp_path, tmp_path / "curve.png")
     np.testing.assert_array_equal(lines["evaluation"].get_xdata(), [100, 200])
