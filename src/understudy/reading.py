@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have made: regular ones only, and not beyond a limit.
+"""Read files from other people: regular ones only, and not beyond a limit.
 
 Free of JAX: the player of policy files imports it.
 """
@@ -11,10 +11,11 @@ from pathlib import Path
 from understudy.errors import CheckpointError
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """Of a regular file that is not larger than that: a pipe or a device would never end."""
+def read_bytes(path: Path, most: int, count: int = -1) -> bytes:
+    """Read a regular file of at most that many bytes (or its first `count`). A pipe or a device is
+    refused, because it may never end."""
     try:
-        # Without waiting: whoever opens a pipe that nobody writes to would wait for ever.
+        # Opening a pipe without a writer would block.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(file, "rb") as opened:
             about = os.fstat(opened.fileno())
@@ -22,7 +23,7 @@ def read_bytes(path: Path, most: int) -> bytes:
                 raise CheckpointError(f"{path} is no regular file")
             if about.st_size > most:
                 raise CheckpointError(f"{path} is too large: {about.st_size:,} bytes")
-            return opened.read(most + 1)
+            return opened.read(count)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

@@ -225,11 +225,11 @@ def needed(description: Description, result: str) -> list[Node]:
 
 def _read(path: Path) -> tuple[bytes, bytes]:
     """The JSON header and the whole file."""
-    data = read_bytes(path, MAX_FILE)
-    length = int.from_bytes(data[:8], "little")
-    # Before anything is read that a file merely claims to hold.
-    if len(data) < 8 or not 2 <= length <= MAX_HEADER:
+    start = read_bytes(path, MAX_FILE, 8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= length <= MAX_HEADER:
         raise CheckpointError(f"{path} is no policy file of understudy, or cut off")
+    data = read_bytes(path, MAX_FILE)
     if len(data) < 8 + length:
         raise CheckpointError(f"{path} is cut off or no policy file of understudy")
     return data[8 : 8 + length], data

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import understudy as us
+from understudy.envs.native import Hidden, Pendulum
 
 pytestmark = pytest.mark.agents
 
@@ -66,3 +67,21 @@ def test_what_a_user_adds_to_a_loss_is_traced_for_every_agent():
         agent = train("jax:Pendulum-v1", loss_addons=(pull,))
         weights.append(jax.tree.leaves(agent.get_weights()["actor"])[0])
     assert not (weights[0] == weights[1]).all()
+
+
+def test_a_native_environment_of_the_users_is_traced_for_every_agent():
+    """Nothing keeps a user from changing it in between."""
+
+    class Own(Pendulum):
+        scale = 1.0
+
+        def step(self, state, action, key):
+            step = super().step(state, action, key)
+            return step._replace(reward=self.scale * step.reward)
+
+    env = Own()
+    once = train(env).evaluate(1)["mean"]
+    object.__setattr__(env, "scale", 0.0)
+    assert once != 0 and train(env).evaluate(1)["mean"] == 0
+    assert not env.shareable and Pendulum().shareable
+    assert not Hidden(env, (0, 1)).shareable

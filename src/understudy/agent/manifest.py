@@ -87,8 +87,7 @@ def read(path: str | Path, wanted: str | None = None) -> tuple[checkpoint.Stored
         theirs = stored.manifest.get("algorithm")
         if wanted is not None and theirs != wanted:
             raise CheckpointError(
-                f"{stored.place} is a checkpoint of {shown_name(str(theirs))}, not of "
-                f"{shown_name(wanted)}"
+                f"{path} is a checkpoint of {shown_name(str(theirs))}, not of {shown_name(wanted)}"
             )
         if wanted is None and isinstance(theirs, str) and theirs in EXPLORERS:
             loader = EXPLORERS[theirs][0]

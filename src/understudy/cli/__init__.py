@@ -6,8 +6,7 @@ import importlib
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import NamedTuple, NoReturn
 
@@ -48,10 +47,10 @@ EXAMPLES = """\
 def entry() -> None:
     """The command as a process of its own, which Ctrl-C ends at any moment.
 
-    While it starts, an exception could come up anywhere in JAX and be lost there, and what it
-    leaves behind crashes when Python takes itself apart. So the signal ends the process: exit
-    functions run, and nothing is taken apart. A run that has begun handles its own signals."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup is to be obeyed
+    A KeyboardInterrupt during start-up may be swallowed inside JAX, and an interrupted compilation
+    can crash the interpreter while it shuts down. The handler therefore runs the exit functions
+    and ends the process directly. A run that has begun installs its own handlers."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
         signal.signal(signal.SIGINT, _leave_now)
     try:
         main()
@@ -126,22 +125,7 @@ def _find(name: str) -> ModuleType:
 
         known = ", ".join(COMMANDS)
         fail(f"unknown command '{name}'{nearest(name, COMMANDS)}; there are: {known}")
-    with _ctrl_c_is_final():
-        return importlib.import_module(f"{__name__}.{COMMANDS[name].module}")
-
-
-@contextlib.contextmanager
-def _ctrl_c_is_final() -> Iterator[None]:
-    """An exception in the middle of an import comes out as anything, and nothing is lost yet."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return importlib.import_module(f"{__name__}.{COMMANDS[name].module}")
 
 
 def _overview() -> str:

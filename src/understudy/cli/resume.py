@@ -7,7 +7,7 @@ from typing import Any
 
 from understudy.agent import Agent, load
 from understudy.agent.illumination import METHODS, Illumination
-from understudy.agent.manifest import read
+from understudy.algorithms import available
 from understudy.algorithms.settings import shown_name
 from understudy.cli import config_file
 from understudy.cli.illuminate import illuminate
@@ -73,8 +73,18 @@ def _resume(options: argparse.Namespace) -> None:
     if method is not None:
         _illuminate_on(options, about, settings, total, method.load(options.run, **handed))
         return
-    suit(read(options.run)[1].config.appetite)
+    _suit(about)
     _train_on(options, about, settings, total, load(options.run, **handed))
+
+
+def _suit(about: dict[str, Any]) -> None:
+    """Set up the process by what run.json says. The checkpoint is too large to be read twice."""
+    algorithm = available().get(about["algorithm"])
+    try:
+        if algorithm is not None:  # loading explains an unknown one
+            suit(algorithm.config_class(**about["config"]).appetite)
+    except (KeyError, TypeError, OverflowError, ConfigError) as error:
+        raise CheckpointError(f"{ABOUT} is damaged: {error}") from error
 
 
 def _cluster(about: dict[str, Any], address: str | None) -> Cluster | None:

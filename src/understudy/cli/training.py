@@ -4,6 +4,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -94,7 +95,8 @@ def _saying_what_is_large() -> Iterator[None]:
 def around(run_dir: Path, whole: str) -> Iterator[None]:
     """Says what is large, and after an interruption how to go on; `whole` is the run in words,
     "5,000 steps"."""
-    WHEN_INTERRUPTED.append(lambda: _clear(run_dir))
+    undo = partial(_clear, run_dir)
+    WHEN_INTERRUPTED.append(undo)
     try:
         with _saying_what_is_large():
             yield
@@ -105,6 +107,8 @@ def around(run_dir: Path, whole: str) -> Iterator[None]:
     except UnderstudyError:
         _clear(run_dir)
         raise
+    finally:
+        WHEN_INTERRUPTED.remove(undo)
 
 
 def _leave(run_dir: Path, whole: str, code: Any) -> NoReturn:

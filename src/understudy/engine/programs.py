@@ -1,13 +1,13 @@
 """Compiled programs that agents of equal settings share.
 
-A jitted function belongs to the Python object it was made from. If every agent made its own, a
-second agent of the same settings (a resumed one, the next seed of a loop, a trial of a sweep) would
-trace and compile everything again. So what makes a program is a function of hashable settings, and
-the results of its latest calls are kept.
+JAX caches the programs of a jitted function by the Python object it was made from. If every agent
+made its own functions, a second agent of the same settings (a resumed one, the next seed of a loop,
+a trial of a sweep) would trace and compile everything again. The functions are therefore made from
+hashable settings, and the latest results are cached.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 MOST_KEPT = 16  # of each kind; a compiled program takes up to tens of megabytes
@@ -19,13 +19,23 @@ _kinds: list[Any] = []
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
-    """Keep the programs that `make` returns, by its arguments."""
+    """Cache the programs that `make` returns, by its arguments. An argument that runs code of the
+    user's own says so (`shareable` is False): that code may have changed since it was traced, and
+    the program is made again."""
     kept = lru_cache(maxsize=MOST_KEPT)(make)
     _kinds.append(kept)
-    return kept  # type: ignore[return-value]
+
+    @wraps(make)
+    def find_or_make(*arguments: P.args, **named: P.kwargs) -> R:
+        given = (*arguments, *named.values())
+        if all(getattr(argument, "shareable", True) for argument in given):
+            return kept(*arguments, **named)  # type: ignore[arg-type]
+        return make(*arguments, **named)
+
+    return find_or_make
 
 
 def forget_programs() -> None:
-    """Drop all of them, for whoever changes what they were made from."""
+    """Drop all cached programs. Tests call this after they replace a function."""
     for kept in _kinds:
         kept.cache_clear()

@@ -139,6 +139,11 @@ class NativeEnv(abc.ABC):
         """Take one step. Continuous actions are in the environment's real units."""
 
     @property
+    def shareable(self) -> bool:
+        """Whether agents may share programs compiled for this environment: it cannot change."""
+        return type(self).__module__.startswith("understudy.")
+
+    @property
     def descriptors(self) -> dict[str, Descriptor]:
         """By what behaviours here can be told apart, the usual one first."""
         return {}

@@ -39,6 +39,11 @@ class Descriptor:
             raise ConfigError(f"{self.size} numbers need {self.size} names, got {self.names}")
 
     @property
+    def shareable(self) -> bool:
+        """Whether agents may share programs that compute this: `of` is not the user's own."""
+        return getattr(self.of, "__module__", "").startswith("understudy.")
+
+    @property
     def size(self) -> int:
         return len(self.low)
 

@@ -343,6 +343,8 @@ class EnvRows:
 
     def _flag(self, index: int, name: str, value: Any) -> bool:
         """The end of an episode as it should be: a truth value, or a number that is 0 or 1."""
+        if isinstance(value, np.bool_):
+            return bool(value)
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in "bfiu" or array.reshape(()) not in (0, 1):
             raise self._error(index, f"{name} is {value!r:.60}, which is no truth value")

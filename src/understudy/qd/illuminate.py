@@ -108,6 +108,10 @@ class Generations:
         if self.learns:
             choose(plan.setting, ("device",))  # refuses, or says, what is too large
 
+    @property
+    def shareable(self) -> bool:
+        return self.plan.descriptor.shareable
+
     def __eq__(self, other: object) -> bool:
         """Whether the functions are the same. The seed is no part of any program."""
         return isinstance(other, Generations) and self._unseeded == other._unseeded

@@ -59,11 +59,11 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
             _refuse_non_finite(arrays)
     fresh = fresh_directory(place)
     try:
-        files = {
+        listed = {
             _file(group): _write_arrays(fresh / _file(group), arrays)
             for group, arrays in groups.items()
         }
-        signed = {"format": FORMAT, **manifest, "files": files}
+        signed = {"format": FORMAT, **manifest, "files": listed}
         signed["sha256"] = _digest(signed)
         _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
         sync_directory(fresh)
@@ -96,18 +96,18 @@ def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> tuple[
     found = candidates(Path(path))
     if not found:
         raise CheckpointError(f"there is no checkpoint in {path}{_hint(Path(path))}")
-    problems = []
+    refused = []
     for place in found:
         try:
             stored = read(place)
             checked = check(stored)
         except CheckpointError as error:
-            problems.append(str(error))
+            refused.append(str(error))
             continue
-        for problem in problems:
+        for problem in refused:
             _log.warning("%s; going on from %s", problem, place)
         return stored, checked
-    raise CheckpointError("; ".join(problems))
+    raise CheckpointError("; ".join(dict.fromkeys(refused)))
 
 
 def _hint(path: Path) -> str:

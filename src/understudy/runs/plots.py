@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter
 
 from understudy.algorithms.settings import shown_name
 from understudy.math.statistics import mean_with_band
+from understudy.reading import read_bytes
 from understudy.runs.csv_log import STEPS, read_csv
 from understudy.runs.files import write_whole
 from understudy.types import ConfigError, UnderstudyError
@@ -29,6 +30,7 @@ INK = "#30343b"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
 MOST_NAMED_FIELDS = 3  # of a config, in a legend
+LARGEST_ABOUT = 2**24  # bytes of run.json
 FEWEST_IN_A_BAND = 3  # seeds; fewer are drawn one by one
 STYLES = {"evaluation": ("#1f6feb", 2.0, 3), "training": ("#e08a1e", 1.4, 2)}
 
@@ -150,10 +152,10 @@ def read_run(directory: Path | str) -> Run:
         )
     path = directory / "run.json"
     try:
-        about = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        about = json.loads(read_bytes(path, LARGEST_ABOUT)) if path.exists() else {}
         if not isinstance(about, dict) or not isinstance(about.get("config", {}), dict):
             raise ValueError("not the description of a run")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnderstudyError(f"{path} cannot be read: {error}") from error
     return Run(directory, about, read_csv(directory / "progress.csv"))
 

@@ -36,6 +36,10 @@ class Hidden(NativeEnv):
         return replace(whole, observation=ArraySpec((len(self.keep),), whole.observation.dtype))
 
     @property
+    def shareable(self) -> bool:
+        return self.env.shareable
+
+    @property
     def max_steps(self) -> int:
         return self.env.max_steps
 

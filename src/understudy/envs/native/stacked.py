@@ -30,6 +30,10 @@ class StackedNative(NativeEnv):
         return replace(self.env.spec, observation=stack)
 
     @property
+    def shareable(self) -> bool:
+        return self.env.shareable
+
+    @property
     def max_steps(self) -> int:
         return self.env.max_steps
 
