@@ -12,6 +12,8 @@ SUPERVISE := $(BIN)/python tests/supervise.py
 PYTEST := $(SUPERVISE) $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Test processes share compiled bytecode: without it each one compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help .venv demo test test-fast test-slow lint format bench lock clean
 .DEFAULT_GOAL := help

@@ -286,6 +286,7 @@ def test_environments_handed_in(make):
     agent.close()
 
 
+@pytest.mark.slow
 def test_ones_own_networks(tmp_path):
     def encoder(inputs, key):
         return eqx.nn.MLP(inputs, 6, 5, 1, key=key)

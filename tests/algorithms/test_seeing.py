@@ -97,7 +97,9 @@ def gradients_of(name, size=PLAIN, **settings):
     return state, gradients(state, jnp.float32(size))
 
 
-@pytest.mark.parametrize("name", WITH_ACTORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("ddpg", marks=pytest.mark.slow), "td3", "sac", "mpo"]
+)
 def test_the_actors_gradient_stays_out_of_a_shared_encoder(name):
     state, plain = gradients_of(name)
     _, moved = gradients_of(name, BOLD)
@@ -236,7 +238,8 @@ def test_an_encoder_of_ones_own_for_one_picture():
     assert len(gradients) == 2 and all(np.any(leaf != 0) for leaf in gradients)
 
 
-@pytest.mark.parametrize("env", [Room, pytest.param(picture_alone, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [Room, picture_alone])
 def test_an_encoder_of_ones_own(tmp_path, env):
     networks = Networks(encoder=Own)
     agent = us.SAC(env, us.SACConfig(**TINY), networks=networks)

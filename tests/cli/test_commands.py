@@ -67,6 +67,7 @@ def test_an_interruption_says_how_to_go_on(run, ringing, tiny):
     assert code == 143 and "learning curve" not in out and err == INTERRUPTED
 
 
+@pytest.mark.slow
 def test_resume_goes_on_as_if_nothing_had_happened(run, ringing, tiny, tmp_path):
     words = ("--logger", "tensorboard", "--device", "cpu")
     code, out, err = interrupted(run, ringing, tiny, signal.SIGINT, *words)
@@ -139,6 +140,7 @@ def test_eval_for_people(trained, run):
         assert lines[-1].endswith(f"understudy export {place} policy.onnx")
 
 
+@pytest.mark.slow
 def test_a_video_alone_and_in_a_report(run, trained, tmp_path, monkeypatch):
     short = functools.partial(evaluate.record_episode, max_steps=10)  # drawing takes long
     monkeypatch.setattr(evaluate, "record_episode", short)

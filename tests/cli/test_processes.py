@@ -51,6 +51,7 @@ def test_a_signal_ends_a_run_that_can_go_on(run, tiny, tmp_path, number, code):
     assert found == 0 and f"going on at {done:,} of {done + 30:,} steps" in out
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, "without a terminal and with closed stdin a run goes as usual")
 def test_without_a_terminal_and_with_closed_stdin(tmp_path, tiny):
     """The first file that is opened then gets the number 0, which workers inherit."""

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.agents
 ON = "sweep sac jax:Pendulum-v1"
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_a_command_that_repeats_its_best(run, tiny, tmp_path):
     vary = ["--vary", "learning_rate=1e-3..1e-2:log", "--vary", "gamma=0.9,0.99"]
     words = [*ON.split(), *vary, "--members", "4", "--repeats", "2", "--steps", "60"]

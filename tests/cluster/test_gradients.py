@@ -93,6 +93,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
     assert of_ddqn._crew.workers[0].pid != victim
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     42, "a gradient worker that is silent is replaced; what it says later is ignored"
 )
@@ -121,6 +122,7 @@ def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     kill(sleeper)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(43, "a full object store is tried again, a lost object is sent again")
 def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
     put, get, puts, gets = ray.put, ray.get, [], []
@@ -232,7 +234,12 @@ def _known_to_workers():
     ("addon", "error", "words"),
     [
         (_known_to_workers(), ConfigError, "^this add-on is broken"),
-        (_unknown_to_workers(), UnderstudyError, "cannot start: ModuleNotFoundError"),
+        pytest.param(
+            _unknown_to_workers(),
+            UnderstudyError,
+            "cannot start: ModuleNotFoundError",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):

@@ -65,6 +65,7 @@ def alone():
     illumination.close()
 
 
+@pytest.mark.slow
 def test_two_collectors_find_what_one_process_finds(alone, tmp_path):
     """Also when they are left alone after two generations, and another two go on."""
     shared = make(cluster=two())
@@ -134,6 +135,7 @@ def test_an_environment_that_kills_every_process_is_given_up(tmp_path, monkeypat
     troubled.close()
 
 
+@pytest.mark.slow
 def test_an_environments_error_is_raised_as_it_was(tmp_path):
     env = partial(Swing, tmp_path, trouble_at(4, 0, "raise"))
     troubled = make(env, two(), guard=Guard(most_rebuilds=0))

@@ -113,6 +113,7 @@ def test_updates_are_those_of_one_process_that_draws_the_same_rows():
     workers.close()
 
 
+@pytest.mark.slow
 def test_on_arrival_everyone_draws_for_itself_who_keeps_something():
     cluster = replace(CLUSTER, gradient_mode="async", max_staleness=40)
     workers, learner = ShardedWorkers(SETTING, cluster), make_learner(SETTING)

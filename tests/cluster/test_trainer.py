@@ -61,6 +61,7 @@ def test_rounds_are_reproducible_and_go_on_to_the_bit(tmp_path):
     assert closed(whole) == closed(resumed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_rollouts_of_several_collectors(mode, tmp_path):
     """Side by side in rounds; one by one as they come otherwise."""
@@ -170,6 +171,7 @@ def policies_acted_by(agent, monkeypatch):
     return sent
 
 
+@pytest.mark.slow
 def test_the_normaliser_and_the_networks_reach_the_collectors(monkeypatch):
     agent = sac(mode="sync", collectors=1, config=dict(normalise_observations=True))
     sent = policies_acted_by(agent, monkeypatch)

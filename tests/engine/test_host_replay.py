@@ -86,6 +86,7 @@ def test_it_holds_what_the_device_would(make_trainer, algorithm, env, settings, 
     assert here.position == there.position and (here.position.updates > 0) == learns
 
 
+@pytest.mark.slow
 def test_vectors_are_on_film_there(make_trainer):
     there, here = (
         make_trainer(
@@ -112,7 +113,10 @@ def test_vectors_are_on_film_there(make_trainer):
 
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings"),
-    [("ddqn", Screen, {"random_shift": 1}), ("sac", "Pendulum-v1", MEMORY | {"n_step": 2})],
+    [
+        pytest.param("ddqn", Screen, {"random_shift": 1}, marks=pytest.mark.slow),
+        ("sac", "Pendulum-v1", MEMORY | {"n_step": 2}),
+    ],
     ids=["images", "sequences"],
 )
 def test_an_update_is_the_algorithms_own_of_what_was_drawn(
@@ -267,7 +271,7 @@ def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("storage", ["host", "disk"])
+@pytest.mark.parametrize("storage", [pytest.param("host", marks=pytest.mark.slow), "disk"])
 def test_a_snapshot_does_not_change_with_its_original(make_trainer, storage):
     trainer = make_trainer("ddqn", Screen, num_envs=2, replay_storage=storage, **RANDOM)
     trainer.cadence = trainer.cadence.refilling(NEVER)

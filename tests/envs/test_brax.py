@@ -108,6 +108,7 @@ def test_the_time_limit_truncates_and_feet_at_rest_touch_the_floor(hoppers):
     assert hoppers.play(state, STILL)[2].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hopper", slow("halfcheetah"), slow("walker2d"), slow("ant")])
 def test_feet_are_where_brax_finds_them(name):
     env = brax(name, contact_distance=0.0)
@@ -167,6 +168,7 @@ def test_a_loop_can_carry_the_state(backend):
     assert jax.eval_shape(feet.of, state, after.observation).shape == (feet.size,)
 
 
+@pytest.mark.slow
 def test_info_that_a_step_needs_is_kept():
     env = resolve("brax:inverted_pendulum")
     state, _ = jax.eval_shape(env.reset, KEYS[0])
@@ -238,6 +240,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
         resolve("brax:ant")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_brax_comes_late_and_quietly(tmp_path):
     script = """

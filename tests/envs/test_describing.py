@@ -74,6 +74,7 @@ def test_it_describes_the_step_before_any_reset(make):
     assert any(step.last.any() for step in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_serial_and_processes_give_the_same_bits(build):
     """With failures, a dropped episode, and another choice of rows in every step."""
@@ -158,6 +159,7 @@ def test_a_row_that_was_left_still_knows_its_time(make):
         envs.step(ZERO)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_lost_worker_cuts_the_rows_that_were_left_too(build):
     envs = build(

@@ -88,6 +88,7 @@ def test_a_death_between_two_deliveries_cuts_the_lane(agent, ray):
     assert struck(agent, strike) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39, "all collectors killed at once: all are replaced")
 def test_all_collectors_are_killed_at_once(agent):
     assert struck(agent, lambda: cases.kill(*cases.processes_of(agent))) == 2
@@ -155,6 +156,7 @@ def test_a_killed_gradient_worker_costs_no_update(ray):
     agent.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(40, "collectors that cannot live: a checkpoint, and a clear error")
 def test_collectors_that_cannot_live(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MOST_FRUITLESS", 2)
@@ -188,6 +190,7 @@ def test_collectors_that_all_fall_silent(ray, tmp_path):
     resumed.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(41, "the driver is killed: its collectors end, and the run goes on exactly")
 @pytest.mark.fault(45, "the dashboard of a Ray that is started here is not to be seen outside")
 def test_the_driver_is_killed_and_the_run_goes_on(ray, tmp_path):
@@ -231,6 +234,7 @@ def _lives(process):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.fault(44, "steps by too old a policy are dropped and counted, others taken instead")
 def test_a_policy_that_is_too_old(ray):
     agent = cases.sac(max_staleness=1, in_flight=4)

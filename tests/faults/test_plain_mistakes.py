@@ -126,7 +126,11 @@ class Corridor(gym.Env):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
-@pytest.mark.parametrize("make", [Corridor, Corridor()], ids=["class", "instance"])
+@pytest.mark.parametrize(
+    "make",
+    [Corridor, pytest.param(Corridor(), marks=pytest.mark.slow)],
+    ids=["class", "instance"],
+)
 def test_an_environment_of_ones_own_has_a_name(tmp_path, make, monkeypatch):
     monkeypatch.setattr(playing, "MOST_STEPS", 20)
     agent = us.SAC(make, us.SACConfig(**SMALL))

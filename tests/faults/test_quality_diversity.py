@@ -82,6 +82,7 @@ def break_the_greedy_actor(illuminator):
     illuminator.state = state._replace(emitter=(state.emitter[0], learner))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46, "a policy that gives NaN: the same, and the others are not disturbed")
 def test_a_policy_that_gives_nan():
     illuminator = on_host({})
@@ -144,7 +145,7 @@ def test_a_worker_that_dies_in_an_evaluation(untroubled):
 
 
 @pytest.mark.fault(48, "an evaluation that fails three times is given up and counted")
-@pytest.mark.parametrize("failures", [2, 3])
+@pytest.mark.parametrize("failures", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_an_evaluation_that_keeps_failing(untroubled, failures):
     """The environment of row 2 falls over in its first episodes, whatever is done there."""
     trouble = {SEEDS(2, episode): (1, "raise") for episode in range(failures)}
@@ -193,6 +194,7 @@ def test_a_run_of_something_else_is_refused(kept, other, line):
     assert bits(stranger.state) == before
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50, "a descriptor of one's own, handed in again but not the same: refused")
 def test_another_descriptor_for_a_stored_repertoire(tmp_path):
     kept = us.PGAME(NativeWalk(), config(True), descriptor=place()).save(tmp_path / "run")

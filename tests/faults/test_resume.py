@@ -34,6 +34,7 @@ def test_a_mujoco_environment_goes_on_to_the_bit(tmp_path):
     compare(tmp_path, "TD3", "Hopper-v5", num_envs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30, "so does a user's own environment")
 def test_a_users_environment_goes_on_to_the_bit(tmp_path):
     compare(tmp_path, "DDPG", Walk, again=Walk)
@@ -52,12 +53,14 @@ def test_four_seeds_go_on_to_the_bit(tmp_path, env):
     compare(tmp_path, "SAC", env, num_seeds=4, num_envs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30, "prioritised replay")
 @pytest.mark.parametrize("env", [CART, NATIVE_CART])
 def test_prioritised_replay_goes_on_to_the_bit(tmp_path, env):
     compare(tmp_path, "DDQN", env, prioritised=True, n_step=2)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30, "schedules with a horizon")
 @pytest.mark.parametrize(
     ("kind", "env"),

@@ -55,6 +55,7 @@ def test_a_full_disk_ends_the_run_after_three_failures(tmp_path, caplog, full_di
     assert us.load(tmp_path).steps == kept[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(25, "a disk that has room again costs nothing")
 def test_a_disk_that_has_room_again(tmp_path, full_disk):
     agent = make(KIND, ENV)
@@ -143,6 +144,7 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
     assert us.runner.load(tmp_path / "policy.safetensors").about["algorithm"] == "a2c"
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
     """Also where it was due before the evaluation of the same step."""
     agent = make(KIND, ENV, num_seeds=2)

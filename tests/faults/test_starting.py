@@ -43,10 +43,10 @@ cli.entry()
 """
 POINTS = [
     "understudy.cli:_find",
-    "understudy.envs.make:resolve",
+    pytest.param("understudy.envs.make:resolve", marks=pytest.mark.slow),
     "understudy.agent.face:Agent.__init__",
-    "understudy.engine.host:HostTrainer.__init__",
-    "understudy.engine.trainer:Trainer._start",
+    pytest.param("understudy.engine.host:HostTrainer.__init__", marks=pytest.mark.slow),
+    pytest.param("understudy.engine.trainer:Trainer._start", marks=pytest.mark.slow),
     "compile",
 ]
 

@@ -41,7 +41,7 @@ def test_a_seed_is_a_run(tmp_path, kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in ("A2C", "TD3", "SAC") else pytest.param(kind, marks=pytest.mark.slow)
+        kind if kind in ("A2C", "SAC") else pytest.param(kind, marks=pytest.mark.slow)
         for kind in CONFIGS
     ],
 )

@@ -77,7 +77,8 @@ def test_an_observer_that_raises(tmp_path):
 
 @pytest.mark.processes
 @pytest.mark.fault(38, "spawned and forked processes train")
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_in_a_process_of_another(method):
     """Forked before JAX has started, as every library that uses threads asks for."""
     assert method in multiprocessing.get_all_start_methods()
@@ -93,6 +94,7 @@ def test_in_a_process_of_another(method):
     assert done.returncode == 0 and done.stdout.split() == ["60"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output that is no file")
 def test_in_a_notebook():

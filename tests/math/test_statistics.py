@@ -81,15 +81,15 @@ def test_every_task_is_in_every_resample():
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = 0
-    experiments = 300
+    experiments = 150
     for i in range(experiments):
         # an agent's own quality, and on top of it the luck of each episode
         scores = rng.normal(size=(20, 1)) + rng.normal(size=(20, 5))
-        low, high = stratified_bootstrap_interval(scores, mean, resamples=300, seed=i)
+        low, high = stratified_bootstrap_interval(scores, mean, resamples=200, seed=i)
         covered += low <= 0.0 <= high
     # Percentile intervals of 20 seeds cover about 93 %. Drawing episodes singly would cover
-    # some 70 %; three standard errors of 300 experiments are 4 %.
-    assert 0.88 <= covered / experiments <= 0.98
+    # some 70 %; three standard errors of 150 experiments are 6 %.
+    assert 0.86 <= covered / experiments <= 0.98
 
 
 @given(st.lists(finite, min_size=1, max_size=12), st.integers(0, 5))
@@ -102,10 +102,10 @@ def test_the_interval_lies_within_the_data_and_repeats(values, seed):
 
 def test_the_band_of_curves_is_the_interval_at_every_point():
     curves = np.random.default_rng(5).normal(size=(8, 3)) * [1.0, 5.0, 0.0]
-    centre, low, high = mean_with_band(curves, resamples=20_000)
+    centre, low, high = mean_with_band(curves, resamples=5_000)
     np.testing.assert_allclose(centre, curves.mean(axis=0))
     for point in range(3):
-        alone = stratified_bootstrap_interval(curves[:, point], mean, resamples=20_000)
+        alone = stratified_bootstrap_interval(curves[:, point], mean, resamples=5_000)
         assert (low[point], high[point]) == pytest.approx(alone, abs=0.05 * 5)
     assert low[2] == high[2] == 0.0
 

@@ -133,6 +133,7 @@ def test_the_split_into_calls_does_not_matter(walked):
     assert bits(other.state) == bits(walked.state)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(walked):
     other = on_walk(seed=1)
     other.advance(5)

@@ -97,6 +97,7 @@ def test_replay_gives_every_cell_again(walked):
     assert (again.descriptor[:, 0] == np.asarray(repertoire.descriptor)[cells]).all()
 
 
+@pytest.mark.slow
 def test_playing_again_leaves_the_run_alone(walked):
     other = on_host_walk()
     other.advance(1)
@@ -114,6 +115,7 @@ def test_reevaluation_meets_other_episodes(walked):
     assert all(len(set(row)) == 4 for row in everything.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", ["random", "fixed"])
 def test_where_episodes_begin(starts):
     illuminator = on_host_walk(starts=starts, gradient_share=0.2, policy_steps=0)

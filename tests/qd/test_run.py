@@ -98,9 +98,8 @@ def undrawn(monkeypatch):
 
 
 @pytest.mark.fault(30, "the same for quality-diversity, on native and on host environments")
-@pytest.mark.parametrize(
-    "how", [pytest.param("its observer raised", marks=pytest.mark.slow), "killed"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["its observer raised", "killed"])
 def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, undrawn, how):
     world, found, run_dir, _ = whole
     keep = Records.checkpoint
@@ -151,6 +150,7 @@ def test_what_was_saved_in_the_middle_of_a_row_goes_on_as_well(whole, tmp_path, 
         each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [pytest.param("native", marks=pytest.mark.slow), "host"])
 def test_map_elites_comes_back_too(tmp_path, world):
     once = make(world, us.MAPElites)
@@ -180,6 +180,7 @@ def test_how_often_things_happen_is_checked():
         QDRunConfig(checkpoint_every=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23, "out of memory in an illumination: the sizes are named, what was kept too")
 def test_out_of_memory_is_explained(tmp_path):
     found = make("native")

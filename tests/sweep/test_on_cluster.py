@@ -80,6 +80,7 @@ def ended(said):
     return [line for line in said if "learning_rate" in line]
 
 
+@pytest.mark.slow
 def test_every_trial_ends_and_the_best_comes_first(searched):
     result = searched[0]
     assert [outcome.state for outcome in result.outcomes] == ["finished"] * 3 + ["pruned"]
@@ -91,12 +92,14 @@ def test_every_trial_ends_and_the_best_comes_first(searched):
         assert outcome.steps == list(range(STEPS // 10, STEPS + 1, STEPS // 10))
 
 
+@pytest.mark.slow
 def test_one_that_falls_behind_is_stopped(searched):
     pruned = searched[0].outcomes[-1]
     assert pruned.steps and pruned.steps[-1] < STEPS
     assert any(f"given up at {pruned.mean:.1f}" in line for line in searched[3])
 
 
+@pytest.mark.slow
 def test_the_same_files_as_one_after_another(searched):
     result, directory, *_ = searched
     with (directory / "study.csv").open() as file:
@@ -105,6 +108,7 @@ def test_the_same_files_as_one_after_another(searched):
     assert (directory / "study.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_every_trial_is_a_run_of_its_own_and_tune_leaves_nothing(searched):
     result, directory, *_ = searched
     runs = sorted((directory / "study").iterdir())
@@ -115,6 +119,7 @@ def test_every_trial_is_a_run_of_its_own_and_tune_leaves_nothing(searched):
     assert us.load(runs[0] / "best", env="CartPole-v1").act(np.zeros(4)) in (0, 1)
 
 
+@pytest.mark.slow
 def test_a_trial_whose_process_is_killed_is_tried_again(searched):
     _, directory, before, _ = searched
     assert (directory / "killed").exists()
@@ -122,6 +127,7 @@ def test_a_trial_whose_process_is_killed_is_tried_again(searched):
     assert len(deaths) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on(searched):
     _, _, before, after = searched
     assert 2 <= len(ended(before)) < 4
