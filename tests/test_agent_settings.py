@@ -27,17 +27,38 @@ def hyper(agent, name):
     return np.asarray(agent._state().hyper[name])
 
 
-def test_schedules_of_a_training_span_it_and_go_on_in_the_next():
+def test_schedules_of_a_training_span_it_and_go_on_in_the_next(caplog):
     agent = us.TD3("jax:Pendulum-v1", us.TD3Config(**SMALL))
     agent.train(100, schedules={"learning_rate": us.linear(1.0, 0.0)}, **QUIET)
     assert hyper(agent, "learning_rate")[0] == pytest.approx(0.01, rel=1e-4)  # before step 100
     agent.train(10, **QUIET)
     assert hyper(agent, "learning_rate")[0] == 0.0
+    line = (
+        "the schedule of learning_rate was given to an earlier training: it ends at step 100 of 110"
+    )
+    assert [record.getMessage() for record in caplog.records] == [line]
     agent.train(10, schedules={"learning_rate": us.constant(0.5)}, **QUIET)
     assert hyper(agent, "learning_rate")[0] == 0.5
     agent.set(learning_rate=0.25)
     agent.train(10, **QUIET)
     assert hyper(agent, "learning_rate")[0] == 0.25
+
+
+@pytest.mark.parametrize(("kind", "env"), [("A2C", "jax:CartPole-v1"), ("DDPG", "jax:Pendulum-v1")])
+def test_an_annealed_learning_rate_spans_all_trainings(kind, env, caplog):
+    """The second training learned with a rate of 0."""
+    settings = dict(hidden_sizes=(8,)) if kind == "A2C" else SMALL
+    config = getattr(us, f"{kind}Config")(learning_rate=1e-3, anneal_learning_rate=True, **settings)
+    agent = getattr(us, kind)(env, config, num_envs=1)
+    agent.train(100, **QUIET)
+    assert 0.0 < hyper(agent, "learning_rate")[0] <= 1e-3 * 5 / 100
+    before = agent.get_weights()
+    agent.train(100, **QUIET)
+    after = agent.get_weights()
+    assert 0.0 < hyper(agent, "learning_rate")[0] <= 1e-3 * 5 / 200
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert (old != new).any()
+    assert not caplog.records  # the config's own schedules need no explanation
 
 
 def test_a_setting_can_have_a_value_for_each_seed(pair):

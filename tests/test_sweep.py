@@ -113,7 +113,7 @@ def swept(tmp_path_factory):
 
 def test_a_setting_that_diverges_comes_last_and_spares_the_others(swept):
     result, _ = swept
-    assert [each.state for each in result.outcomes] == ["finished", "finished", "failed"]
+    assert [each.state for each in result.outcomes] == ["finished", "finished", "diverged"]
     assert result.outcomes[-1].settings == {"learning_rate": ENDLESS}
     assert np.isnan(result.outcomes[-1].mean)
     assert result.best.mean >= result.outcomes[1].mean
@@ -187,7 +187,7 @@ def test_the_table_has_the_best_first(swept):
     assert lines[1].split()[1:] == [
         f"{best.settings['learning_rate']:g}", f"{best.mean:.1f}", f"{best.std:.1f}"
     ]  # fmt: skip
-    assert lines[3].endswith("failed") and not lines[2].endswith("finished")
+    assert lines[3].endswith("diverged") and not lines[2].endswith("finished")
 
 
 def test_files_of_a_sweep(swept):

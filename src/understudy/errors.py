@@ -17,5 +17,9 @@ class CheckpointError(UnderstudyError):
     """A checkpoint is missing, damaged, or belongs to something else."""
 
 
+class DivergedError(UnderstudyError):
+    """The updates of every seed stopped being finite numbers."""
+
+
 class ClusterError(UnderstudyError):
     """The processes that a run depends on cannot be had any more."""

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped, UInt32
 from understudy.errors import CheckpointError as CheckpointError
 from understudy.errors import ClusterError as ClusterError
 from understudy.errors import ConfigError as ConfigError
+from understudy.errors import DivergedError as DivergedError
 from understudy.errors import EnvironmentError as EnvironmentError
 from understudy.errors import UnderstudyError as UnderstudyError
 

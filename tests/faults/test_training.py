@@ -7,11 +7,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from resume_cases import CONFIGS, STEADY, make
 
 import understudy as us
 from understudy.runs import checkpoint
+from understudy.runs.csv_log import read_csv
+from understudy.runs.report import report
 from understudy.types import UnderstudyError
 
 pytestmark = pytest.mark.agents
@@ -43,6 +46,37 @@ def test_a_loss_that_is_no_number(tmp_path):
         strict=True,
     ):
         assert (one == other).all()  # not a single update of the actor was good
+
+
+@pytest.mark.fault(20, "one seed that diverges is frozen and reported, and the others go on")
+def test_one_seed_that_diverges_leaves_the_others_alone(tmp_path, caplog):
+    rates = {"seeds": [1e-3, 1e30, 1e-3], "sound": [1e-3, 1e-3, 1e-3]}
+    agents = {}
+    for name, rate in rates.items():
+        agent = agents[name] = us.SAC(ENV, us.SACConfig(**CONFIGS["SAC"]), seed=5, num_seeds=3)
+        agent.set(learning_rate=rate)
+        summary = agent.train(200, run=STEADY, run_dir=tmp_path / name, progress=False)
+        assert summary.steps == 200 and summary.diverged == ((1,) if name == "seeds" else ())
+    told = [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()]
+    assert len(told) == 1 and told[0].startswith("seed 6 diverged before step ")
+    for leaf, sound in zip(
+        *(jax.tree.leaves(a.get_weights()) for a in agents.values()), strict=True
+    ):
+        assert (leaf[[0, 2]] == sound[[0, 2]]).all() and np.isfinite(leaf).all()
+    log = read_csv(tmp_path / "seeds" / "progress.csv")
+    assert log["train/diverged_seeds"][-1] == 1 and log["train/diverged/seed1"][-1] == 1
+    assert np.isfinite(log["train/critic_loss"][-1])
+    report(tmp_path / "seeds")
+    assert "train/diverged_seeds" in (tmp_path / "seeds" / "report.html").read_text()
+    broken = agents["seeds"]
+    assert np.isfinite(broken.evaluate(2)["returns"]).all() and np.isnan(broken._scores[1])
+    assert broken.best.seed in (5, 7)
+    again = us.load(tmp_path / "seeds")  # it stays frozen
+    frozen = [leaf[1] for leaf in jax.tree.leaves(again.get_weights())]
+    again.set(learning_rate=1e-3)
+    assert again.train(20, run=STEADY, progress=False).diverged == (1,)
+    for before, leaf in zip(frozen, jax.tree.leaves(again.get_weights()), strict=True):
+        assert (before == leaf[1]).all()
 
 
 @pytest.mark.fault(23, "out of memory: one line with the sizes, and the last checkpoint is intact")

@@ -40,6 +40,9 @@ class Counting(Trainer):
     def metrics(self):
         return self.told
 
+    def diverged(self):
+        return np.zeros(self.setting.num_seeds, bool)
+
     def settle(self):
         pass
 

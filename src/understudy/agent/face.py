@@ -22,7 +22,7 @@ from understudy.engine.loops import make_evaluator, see_stacked
 from understudy.engine.members import take_member
 from understudy.engine.snapshot import Position, Snapshot, name_leaves
 from understudy.engine.trainer import Setting, Trainer
-from understudy.engine.updates import Learner
+from understudy.engine.updates import Learner, diverged
 from understudy.envs.describing import Descriptor, find_descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
@@ -113,7 +113,7 @@ class Agent:
         """Train for that many more steps (per seed).
 
         `schedules` maps moving hyper-parameters to curves (`us.linear(3e-4, 0.0)`) or functions
-        of the step. Curves span the steps of the first training, and go on in later ones.
+        of the step. Curves end with this training, and so do the config's own schedules.
 
         With a `run_dir` everything is kept there: the log (progress.csv), a learning curve,
         checkpoints, the best agent by evaluation (`best`) and its policy (policy.safetensors).
@@ -385,7 +385,9 @@ class Agent:
             made = make_evaluator(setting, self._source, episodes, guard, descriptor)
             self._evaluators[wanted] = made
         played = self._evaluators[wanted].play(self._policy())
-        self._scores = played.returns.mean(axis=1)
+        self._scores = np.where(
+            diverged(self._learner().meter), np.nan, played.returns.mean(axis=1)
+        )
         return played
 
     def _ask(self, question: str, observation: Any, action: Any = None) -> Any:

@@ -1,6 +1,7 @@
 """What an agent keeps track of: who trains it, the checkpoint it came from, and the schedules it
 follows."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -14,8 +15,10 @@ from understudy.engine.updates import Learner
 from understudy.envs.base import NativeEnv
 from understudy.envs.guard import Guard
 from understudy.envs.make import EnvSource
-from understudy.math.curves import Schedule, describe
+from understudy.math.curves import Schedule, describe, last_step, spanning
 from understudy.types import CheckpointError, ConfigError
+
+_log = logging.getLogger("understudy.agent")
 
 
 @final
@@ -95,16 +98,25 @@ class Scheduling:
     set_by_hand: set[str] = field(default_factory=set)  # even the config's own schedules end there
 
     def follow(self, trainer: Trainer, schedules: dict[str, Schedule] | None, stop: int) -> None:
-        """Let a trainer follow these too, over a horizon that its first training fixes."""
-        if not trainer.position.horizon:
-            trainer.position.horizon = stop
-        if schedules is None and trainer.movement is not None:
-            return
-        trainer.schedule(self.schedules | (schedules or {}))
-        self.schedules |= schedules or {}
-        self.set_by_hand -= self.schedules.keys()
+        """Let a trainer follow these too, in a training that ends at step `stop`. The config's own
+        schedules span the steps up to there. Schedules of an earlier training keep their length."""
+        earlier = {
+            name: spanning(s, trainer.position.horizon) for name, s in self.schedules.items()
+        }
+        given = {name: spanning(s, stop) for name, s in (schedules or {}).items()}
+        trainer.position.horizon = stop
+        trainer.schedule(earlier | given)
+        self.schedules = earlier | given
+        self.set_by_hand -= given.keys()
         if trainer.movement is not None:
             trainer.movement.end(self.set_by_hand)
+        for name in earlier.keys() - given.keys():
+            end = last_step(earlier[name])
+            if end is not None and end < stop:
+                _log.warning(
+                    "the schedule of %s was given to an earlier training: it ends at step %d of %d",
+                    name, end, stop,
+                )  # fmt: skip
 
     def end(self, names: Any) -> None:
         for name in names:

@@ -50,7 +50,8 @@ class Replay:
     start_steps: int  # uniformly random actions before the policy acts
     min_buffer_size: int  # transitions stored before the first update
     updates_per_step: float  # per environment transition, whatever the number of environments
-    update_every: int  # transitions per block of updates
+    update_every: int  # updates happen where transitions pass a multiple of this
+    updates_per_vector_step: float | None = None  # per step of all environments, instead
     priority_exponent: float | None = None  # None: uniform sampling
     priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
     random_shift: int = 0  # pixels

@@ -54,8 +54,10 @@ class ReplayConfig(PerceptionConfig):
     """Transitions stored before the first update."""
     updates_per_step: float = setting(1.0, above=0.0)
     """Updates per environment transition, whatever the number of environments."""
+    updates_per_vector_step: float | None = setting(None, above=0.0)
+    """Updates per step of all environments of a seed, instead of updates_per_step."""
     update_every: int = setting(1, at_least=1)
-    """Transitions between blocks of updates; the ratio stays updates_per_step."""
+    """Transitions between two times at which updates are done; their ratio does not change."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards when a batch is sampled; replay keeps them raw."""
     max_grad_norm: float | None = setting(None, above=0.0)
@@ -159,6 +161,7 @@ class ReplayConfig(PerceptionConfig):
             min_buffer_size=self.min_buffer_size,
             updates_per_step=self.updates_per_step,
             update_every=self.update_every,
+            updates_per_vector_step=self.updates_per_vector_step,
             priority_exponent=self.priority_exponent if self.prioritised else None,
             priority_mix=self.priority_mix,
             random_shift=self.random_shift,

@@ -23,7 +23,7 @@ from understudy.cluster.config import Cluster
 from understudy.errors import ConfigError
 from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.in_one_program import CSV, PICTURE
-from understudy.sweep.result import FAILED
+from understudy.sweep.result import DIVERGED, FAILED
 
 RUN_FLAGS = ("steps", "seed", "envs", "evaluation_episodes", "device")
 DESCRIPTION = """\
@@ -86,7 +86,7 @@ def _sweep(options: argparse.Namespace) -> None:
     print(result.table())
     print(f"table           {table}")
     print(f"picture         {picture}")
-    if result.best.state != FAILED:
+    if result.best.state not in (DIVERGED, FAILED):
         print(f"best            {result.command()}")
 
 

@@ -24,7 +24,8 @@ def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
 
 
 def to_real(action: Array, spec: Spec) -> Array:
-    """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds."""
+    """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds. Where some of them
+    are infinite, actions are in its own units, and finite bounds hold."""
     if isinstance(spec.action, Joint):
         own = spec.action.of
         action = action[:, None] // jnp.array(weights(own)) % jnp.array(own.choices)
@@ -33,11 +34,9 @@ def to_real(action: Array, spec: Spec) -> Array:
         return action + spec.action.start
     if isinstance(spec.action, MultiDiscrete):
         return (action + jnp.array(spec.action.starts)).reshape(-1, *spec.action.shape)
-    if not spec.action.bounded:
-        return action.reshape(-1, *spec.action.shape)
     low, high = jnp.array(spec.action.low), jnp.array(spec.action.high)
-    real = jnp.clip(low + 0.5 * (action + 1.0) * (high - low), low, high)
-    return real.reshape(-1, *spec.action.shape)
+    real = low + 0.5 * (action + 1.0) * (high - low) if spec.action.bounded else action
+    return jnp.clip(real, low, high).reshape(-1, *spec.action.shape)
 
 
 def initial_memory(algorithm: Algorithm, policy: Any, members: int, num_envs: int) -> Tree:

@@ -1,15 +1,18 @@
-"""When things happen: all of this arithmetic, in one place.
+"""The update schedule: when actions are random, and how many updates follow each iteration.
 
-Steps are counted in *iterations*: one step of each of a member's `num_envs` environments, so
-`num_envs` transitions. Updates come in *blocks*: after every `block_iterations` iterations,
-`block_updates` updates. The block is the shortest one that holds the asked ratio of updates to
-transitions exactly and spans whole multiples of `update_every` transitions; for rollouts it is
-the horizon.
+An *iteration* is one step of each of a seed's `num_envs` environments: `num_envs` transitions.
+After n transitions of learning, ⌊r·n⌋ updates have been done in all, where r is the exact fraction
+of updates per transition. They are done where the number of transitions passes a multiple of
+`release`. All counts are integers: no rounding error accumulates.
+
+Many schedules are *regular*: the same number of updates follows each block of `block_iterations`
+iterations. Learning then begins with a whole block, and the device loop compiles a program for it.
 """
 
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import final
 
 from understudy.algorithms.base import Appetite, Rollout
@@ -21,33 +24,50 @@ class Cadence:
     num_envs: int
     random_iterations: int  # iterations with uniformly random actions
     first_learning_iteration: int  # the first one after which an update may happen
-    block_iterations: int
-    block_updates: int
+    ratio: Fraction  # updates per transition
+    release: int  # updates are done where transitions pass a multiple of this
 
     @classmethod
     def of(cls, appetite: Appetite, num_envs: int) -> "Cadence":
         if isinstance(appetite, Rollout):
+            transitions = appetite.horizon * num_envs
             return cls(
                 num_envs=num_envs,
                 random_iterations=0,
                 first_learning_iteration=0,
-                block_iterations=appetite.horizon,
-                block_updates=appetite.minibatches,
+                ratio=Fraction(appetite.minibatches, transitions),
+                release=transitions,
             )
         waiting = math.ceil(appetite.min_buffer_size / num_envs)
         if appetite.sequences is not None:  # until there is a whole one
             needed = appetite.sequences.burn_in + appetite.sequences.length
             waiting = max(waiting, needed + appetite.sequences.stride)
-        ratio = Fraction(appetite.updates_per_step).limit_denominator(1000)
-        aligned = appetite.update_every // math.gcd(appetite.update_every, num_envs)
-        block = aligned * (aligned * num_envs * ratio).denominator
+        if appetite.updates_per_vector_step is None:
+            ratio = exact(appetite.updates_per_step)
+        else:
+            ratio = exact(appetite.updates_per_vector_step) / num_envs
         return cls(
             num_envs=num_envs,
             random_iterations=math.ceil(appetite.start_steps / num_envs),
             first_learning_iteration=waiting - 1,
-            block_iterations=block,
-            block_updates=int(block * num_envs * ratio),
+            ratio=ratio,
+            release=appetite.update_every,
         )
+
+    @cached_property
+    def block_iterations(self) -> int:
+        """The smallest number of iterations after which the schedule repeats itself."""
+        aligned = self.release // math.gcd(self.release, self.num_envs)
+        return aligned * (aligned * self.num_envs * self.ratio).denominator
+
+    @cached_property
+    def block_updates(self) -> int:
+        return int(self.block_iterations * self.num_envs * self.ratio)
+
+    @cached_property
+    def regular(self) -> bool:
+        """Whether all updates of a block follow its last iteration."""
+        return self._owed((self.block_iterations - 1) * self.num_envs) == 0
 
     def refilling(self, iteration: int) -> "Cadence":
         """The same from `iteration` on with an empty ring: learning waits for it to fill."""
@@ -59,12 +79,8 @@ class Cadence:
         return iteration < self.random_iterations
 
     def updates_after(self, iteration: int) -> int:
-        """How many updates follow iteration number `iteration`, once its steps are stored.
-
-        Blocks that ended before learning began are not owed: there is never a burst.
-        """
-        block_ends = (iteration + 1) % self.block_iterations == 0
-        return self.block_updates if block_ends and self.learning(iteration) else 0
+        """How many updates follow iteration number `iteration`, once its steps are stored."""
+        return self._done_after(iteration) - self._done_after(iteration - 1)
 
     def learning(self, iteration: int) -> bool:
         return iteration >= self.first_learning_iteration
@@ -73,7 +89,30 @@ class Cadence:
         """Whether iterations start…stop-1 are whole blocks of acting by policy and learning."""
         whole = start % self.block_iterations == 0 and stop % self.block_iterations == 0
         first_block_end = start + self.block_iterations - 1
-        return whole and not self.random(start) and self.learning(first_block_end)
+        return self.regular and whole and not self.random(start) and self.learning(first_block_end)
+
+    @cached_property
+    def _origin(self) -> int:
+        """The transitions before learning began: those before the block, or before the interval
+        between two releases, in which enough transitions are stored. Earlier ones owe nothing."""
+        before = self.first_learning_iteration * self.num_envs
+        unit = self.block_iterations * self.num_envs if self.regular else self.release
+        return before // unit * unit
+
+    def _done_after(self, iteration: int) -> int:
+        """Updates in all, after iteration number `iteration`."""
+        if not self.learning(iteration):
+            return 0
+        return self._owed((iteration + 1) * self.num_envs - self._origin)
+
+    def _owed(self, transitions: int) -> int:
+        released = transitions // self.release * self.release
+        return self.ratio.numerator * released // self.ratio.denominator
+
+
+def exact(number: float) -> Fraction:
+    """The fraction that a decimal number was written as: 0.1 is 1/10."""
+    return Fraction(repr(float(number)))
 
 
 def next_multiple(position: int, interval: int) -> int:

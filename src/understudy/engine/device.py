@@ -63,8 +63,8 @@ class When(NamedTuple):
 
     active: Any
     random: Any
-    learn: Any
-    index: Any
+    count: Any  # of updates after it
+    index: Any  # of the first of them
 
 
 @final
@@ -74,10 +74,13 @@ class DeviceTrainer(Trainer):
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
         self.held = Held(*self._start())
-        block, updates = self.cadence.block_iterations, self.cadence.block_updates
-        self._length = block * math.ceil(ITERATIONS_PER_PROGRAM / block)
+        cadence = self.cadence
+        block = (cadence.block_updates, cadence.block_iterations) if cadence.regular else None
+        self._length = ITERATIONS_PER_PROGRAM
+        if block is not None:
+            self._length = block[1] * math.ceil(ITERATIONS_PER_PROGRAM / block[1])
         begin, self._general, self._steady = _programs(
-            setting.unseeded, env, updates, block, self._length, self._sharding
+            setting.unseeded, env, block, self._length, self._sharding
         )
         members = setting.num_seeds
         streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]
@@ -110,7 +113,7 @@ class DeviceTrainer(Trainer):
         return When(
             active=active,
             random=np.array([self.cadence.random(i) for i in iterations]),
-            learn=(owed > 0) & active,
+            count=np.where(active, owed, 0).astype(np.int32),
             index=(self.position.updates + before).astype(np.int32),
         )
 
@@ -148,15 +151,13 @@ class DeviceTrainer(Trainer):
 def _programs(
     setting: Setting,
     env: NativeEnv,
-    block_updates: int,
-    block_iterations: int,
+    block: tuple[int, int] | None,
     length: int,
     sharding: NamedSharding | None,
 ) -> tuple[Any, Any, Any]:
-    """What begins, and what trains: through any iterations, and through steady ones."""
-    loop = Loop(setting, env, block_updates)
-    blocks = length // block_iterations
-    steady = partial(loop.steady, blocks=blocks, iterations=block_iterations)
+    """What begins, and what trains: through any iterations, and through steady ones, which there
+    are where the update schedule is regular, with its `block` of updates and iterations."""
+    loop = Loop(setting, env, None if block is None else block[0])
 
     def compiled(program: Any) -> Any:
         lifted = over_members(program, setting.num_seeds, shared=(3,))
@@ -164,6 +165,9 @@ def _programs(
         return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
 
     begin = jax.jit(jax.vmap(loop.begin), out_shardings=sharding)
+    if block is None:
+        return begin, compiled(loop.general), None
+    steady = partial(loop.steady, blocks=length // block[1], iterations=block[1])
     return begin, compiled(loop.general), compiled(steady)
 
 
@@ -171,7 +175,8 @@ def _programs(
 class Loop:
     """The iteration of one member as pure functions."""
 
-    def __init__(self, setting: Setting, env: NativeEnv, block_updates: int):
+    def __init__(self, setting: Setting, env: NativeEnv, block_updates: int | None):
+        """`block_updates` follow an iteration or none do; None: as many as the plan says."""
         self._algorithm, self._env, self._spec = setting.algorithm, env, setting.spec
         self._num_envs, self._block_updates = setting.num_envs, block_updates
 
@@ -216,15 +221,17 @@ class Loop:
 
         def block(carry, now: tuple[Int32[Array, ""], Moved]):
             index, moved = now
-            acting = When(active=True, random=False, learn=False, index=index)
+            acting = When(active=True, random=False, count=0, index=index)
             if iterations > 1:
                 before = jax.tree.map(lambda x: x[:-1], moved)
                 carry, _ = jax.lax.scan(
                     lambda c, m: (self._iterate(c, acting, m), None), carry, before, iterations - 1
                 )
             final = jax.tree.map(lambda x: x[-1], moved)
-            return self._iterate(carry, acting._replace(learn=True), final), None
+            learning = acting._replace(count=self._block_updates)
+            return self._iterate(carry, learning, final), None
 
+        assert self._block_updates is not None
         indices = first_index + self._block_updates * jnp.arange(blocks, dtype=jnp.int32)
         by_block = jax.tree.map(lambda x: x.reshape(blocks, iterations), moved)
         carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
@@ -238,9 +245,10 @@ class Loop:
         everyone = jnp.ones(self._num_envs, bool)
         experience = add(experience, step, everyone, memory)
         learner = observe(self._algorithm, learner, step, everyone)
+        count = now.count if self._block_updates is None else self._block_updates
         learner, priorities = when(
-            now.learn,
-            lambda: updates(self._algorithm, learner, experience, now.index, self._block_updates),
+            now.count > 0,
+            lambda: updates(self._algorithm, learner, experience, now.index, count),
             lambda: (learner, getattr(experience, "priorities", None)),
         )
         return learner, with_priorities(experience, priorities), world

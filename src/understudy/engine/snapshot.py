@@ -22,7 +22,7 @@ class Position:
 
     iterations: int = 0  # steps of each environment
     updates: int = 0
-    horizon: int = 0  # steps that the schedules span: those of the first training
+    horizon: int = 0  # steps in all at the end of the present training: schedules span them
     refilled_from: int = 0  # the iteration at which an empty ring was last begun
     logged: int = 0  # iterations that the log has told of
     seconds: float = 0.0  # of the run, over all calls of `train`

@@ -1,6 +1,7 @@
 """What the host loop and the device loop have in common: the face they show to a run."""
 
 import abc
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,10 +39,20 @@ from understudy.engine.snapshot import (
     under,
 )
 from understudy.engine.spreading import find_sharding
-from understudy.engine.updates import Learner, Meter, begin, metric_names, read_meter
+from understudy.engine.updates import (
+    LONGEST_ROW_OF_DISCARDS,
+    Learner,
+    Meter,
+    begin,
+    diverged,
+    metric_names,
+    read_meter,
+)
 from understudy.experience import Rollout as StoredRollout
 from understudy.math.curves import Schedule
 from understudy.types import ConfigError
+
+_log = logging.getLogger("understudy.engine")
 
 
 @final
@@ -104,7 +115,7 @@ class Trainer(abc.ABC):
 
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
-        no other). Curves refer to the run's horizon, which the first training fixed."""
+        no other). Curves without a length of their own span the run's horizon."""
         config = self.setting.algorithm.config
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
@@ -200,14 +211,26 @@ class Trainer(abc.ABC):
         """Transitions per member so far."""
         return self.position.iterations * self.setting.num_envs
 
+    def diverged(self) -> np.ndarray:
+        """[members]: which of them have diverged and are frozen."""
+        return diverged(jax.device_get(self.learner.meter))
+
     def policy(self) -> Any:
         """The acting slice of every member."""
         return self.setting.algorithm.policy(self.learner.state)
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Per-member means of the update metrics since the last call; what was not computed
-        in that time is absent."""
-        means, fresh = read_meter(jax.device_get(self.learner.meter), self._metric_names)
+        in that time is absent. A member that has diverged is told of once."""
+        meter = jax.device_get(self.learner.meter)
+        means, fresh = read_meter(meter, self._metric_names)
+        for member in set(np.flatnonzero(diverged(meter)).tolist()) - self._told_of:
+            self._told_of.add(member)
+            _log.warning(
+                "seed %d diverged before step %d: its last %d updates were not finite. It is "
+                "frozen, and the other seeds go on", self.setting.seed + member, self.steps,
+                LONGEST_ROW_OF_DISCARDS,
+            )  # fmt: skip
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
@@ -226,6 +249,7 @@ class Trainer(abc.ABC):
         place = None if kept_elsewhere else choose(self.setting, self.places)
         self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
+        self._told_of: set[int] = set()  # members that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
         keys = member_keys(self.setting.seed, members, INITIALISATION)
         first_learner = _begin_program(self.setting.unseeded, self._sharding)

@@ -15,9 +15,9 @@ from understudy.engine.spreading import split_rows
 from understudy.experience import Film, Ring, Rollout
 from understudy.experience.drawn import Drawn
 from understudy.experience.ring import Priorities
-from understudy.types import Key, Metrics, Spec, Transition, Tree, UnderstudyError
+from understudy.types import DivergedError, Key, Metrics, Spec, Transition, Tree
 
-LONGEST_ROW_OF_DISCARDS = 10
+LONGEST_ROW_OF_DISCARDS = 10  # after which a member is frozen
 
 
 class Meter(NamedTuple):
@@ -52,22 +52,27 @@ def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
 
 def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
     """Means per member of a meter [members, ...] on the host, and the meter to go on with. What was
-    not computed since the last time is absent."""
-    if meter.discarded_in_a_row.max() >= LONGEST_ROW_OF_DISCARDS:
-        member = int(meter.discarded_in_a_row.argmax())
-        raise UnderstudyError(
-            f"training diverged: the last {int(meter.discarded_in_a_row[member])} updates of "
-            f"member {member} were not finite and were discarded; "
-            "lower the learning rate or the reward scale"
+    not computed since the last time is absent; of members that have diverged it is NaN."""
+    frozen = diverged(meter)
+    if frozen.all():
+        of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""
+        raise DivergedError(
+            f"training diverged: the last {LONGEST_ROW_OF_DISCARDS} updates{of} were not finite "
+            "and were discarded; lower the learning rate or the reward scale"
         )
     means = {}
     for place, name in enumerate(names):
         total, count = np.asarray(meter.total)[:, place], np.asarray(meter.count)[:, place]
-        if (count > 0).all():
-            means[name] = total / count
+        if (count[~frozen] > 0).all():
+            means[name] = np.where(frozen, np.nan, total / np.maximum(count, 1))
     if meter.discarded.any():
         means["discarded_updates"] = np.asarray(meter.discarded, np.float32)
     return means, meter._replace(total=meter.total * 0, count=meter.count * 0)
+
+
+def diverged(meter: Meter) -> np.ndarray:
+    """[members]: whether a member's updates were not finite so often in a row that it is frozen."""
+    return np.asarray(meter.discarded_in_a_row) >= LONGEST_ROW_OF_DISCARDS
 
 
 def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> Learner:
@@ -122,18 +127,18 @@ def updates(
     learner: Learner,
     experience: Experience | Drawn,
     first_index: Index,
-    count: int,
+    count: Index,
 ) -> tuple[Learner, Priorities | None]:
     """`count` updates in one program, and the priorities that follow from them. The stored steps
     themselves never change here, and so are not among the results.
 
     What the host has drawn has an axis of `count`. Where the first index is known and whole periods
     of `due` follow it, the program holds no conditional."""
-    if isinstance(experience, Rollout):
-        return _learn_rollout(algorithm, learner, experience, first_index, count), None
-    if isinstance(experience, Drawn):
-        return _learn_drawn(algorithm, learner, experience, first_index, count), None
-    if count == 1:
+    if isinstance(experience, Rollout | Drawn):
+        assert isinstance(count, int)
+        learn = _learn_rollout if isinstance(experience, Rollout) else _learn_drawn
+        return learn(algorithm, learner, experience, first_index, count), None  # type: ignore
+    if isinstance(count, int) and count == 1:
         return _learn_batch(algorithm, learner, experience, first_index)
 
     def one(carry: Tree, index: Index) -> Tree:
@@ -142,6 +147,8 @@ def updates(
         return _learn_batch(algorithm, learner, now, index)
 
     start, period = (learner, experience.priorities), algorithm.due_period
+    if not isinstance(count, int):  # the update schedule is irregular
+        return jax.lax.fori_loop(0, count, lambda i, carry: one(carry, first_index + i), start)
     if isinstance(first_index, int) and count % period == 0:
 
         def block(carry: Tree, _: None) -> tuple[Tree, None]:
@@ -184,9 +191,11 @@ def minibatch(whole: Ready, rows: Int32[Array, " rows"], index: Index) -> Ready:
 
 def finish(algorithm: Algorithm, learner: Learner, now: Ready, gradients: Any, aux: Aux) -> Tree:
     """Take the step, unless it is not finite: then it is discarded as a whole. Weights, moments,
-    targets and counters keep their values; only the random key moves on. Gives the learner, and
-    whether the step was taken."""
-    state, good = learner.state, finite(gradients)
+    targets and counters keep their values; only the random key moves on. After a row of such steps
+    the member is frozen: it takes no step any more. Gives the learner, and whether the step was
+    taken."""
+    frozen = learner.meter.discarded_in_a_row >= LONGEST_ROW_OF_DISCARDS
+    state, good = learner.state, finite(gradients) & ~frozen
     proposed = algorithm.apply(state, gradients)
     state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
     meter = _record(learner.meter, aux.metrics, good)

@@ -9,7 +9,7 @@ import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -81,6 +81,21 @@ def evaluate(schedule: Schedule, step: int, horizon: int) -> Value:
     """The value of a curve, or of a user's own function of the step, checked."""
     answer = schedule(step, horizon) if isinstance(schedule, Curve) else schedule(step)
     return _value("schedule", f"the value at step {step}", answer)
+
+
+def spanning(schedule: Schedule, steps: int) -> Schedule:
+    """The same schedule, of that length where it has none of its own."""
+    if isinstance(schedule, _Ramp) and schedule.steps is None:
+        return replace(schedule, steps=steps)
+    return schedule
+
+
+def last_step(schedule: Schedule) -> int | None:
+    """The last step at which a curve changes; None where it never does, or that is not known."""
+    if isinstance(schedule, _Ramp):
+        return schedule.steps
+    changes = isinstance(schedule, _Piecewise) and len(schedule.steps) > 1
+    return schedule.steps[-1] if changes else None
 
 
 def describe(schedule: Schedule) -> dict[str, Any] | None:

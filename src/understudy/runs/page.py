@@ -26,7 +26,7 @@ MOST_VIDEO_BYTES = 20_000_000
 VIDEO_KINDS = {".mp4": "video/mp4", ".gif": "image/gif"}
 # Columns that count what went wrong.
 FAULTS = re.compile(
-    r"^(faults?|envs?)/|discarded|rebuilds|restarts|dropped|clipped_values|^qd/(not_finite|clipped)"
+    r"^(faults?|envs?)/|discarded|diverged_seeds|rebuilds|restarts|dropped|clipped_values|^qd/(not_finite|clipped)"
 )
 
 Card = tuple[str, str, str]  # name, value, note

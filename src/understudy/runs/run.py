@@ -79,6 +79,7 @@ class Summary:
     seconds: float
     returns: np.ndarray | None  # the last evaluation, [members, episodes]
     history: list[Facts] = field(default_factory=list)
+    diverged: tuple[int, ...] = ()  # members whose updates were not finite, and who are frozen
 
     @property
     def mean(self) -> float:
@@ -135,6 +136,7 @@ class Run:
             self._keep()
             interruption.leave()
         self._summary.steps = trainer.steps - start
+        self._summary.diverged = tuple(np.flatnonzero(trainer.diverged()).tolist())
         self._summary.seconds = time.perf_counter() - begun
         return self._summary
 
@@ -268,7 +270,11 @@ def progress_facts(trainer: Trainer) -> Facts:
         lengths = np.concatenate([lengths for _, lengths in episodes])
         facts["rollout/ep_len_mean"] = float(lengths.mean())
     for name, values in trainer.metrics().items():
-        facts[f"train/{name}"] = float(values.mean())
+        facts[f"train/{name}"] = float(np.nanmean(values))
+    diverged = trainer.diverged()
+    if diverged.any():
+        facts["train/diverged_seeds"] = int(diverged.sum())
+        facts["train/diverged_per_seed"] = diverged.astype(float).tolist()
     facts |= {f"env/{name}": count for name, count in trainer.faults().items() if count}
     facts |= {f"cluster/{name}": value for name, value in trainer.facts().items()}
     return facts

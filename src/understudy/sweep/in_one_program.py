@@ -4,8 +4,7 @@ Member i is the single run of seed + i with its own settings, up to float roundi
 """
 
 import contextlib
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -14,16 +13,14 @@ import numpy as np
 
 from understudy.agent import Agent
 from understudy.algorithms.settings import Config
-from understudy.errors import ConfigError, UnderstudyError
+from understudy.errors import ConfigError, DivergedError
 from understudy.math.curves import Schedule, describe, from_description
 from understudy.runs.run import Facts
-from understudy.sweep.result import FAILED, Outcome, SweepResult
+from understudy.sweep.result import DIVERGED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_moving, choose
-from understudy.sweep.task import Task, diverged_member, make_directory, make_task
+from understudy.sweep.task import Task, make_directory, make_task
 
 CSV, PICTURE = "sweep.csv", "sweep.png"
-
-_log = logging.getLogger("understudy.sweep")
 
 
 def sweep(
@@ -76,7 +73,7 @@ def _count(members: int | None, repeats: int) -> int | None:
 @final
 @dataclass
 class Attempts:
-    """Trains all settings at once; again without one that diverges, as long as there are any."""
+    """Trains all settings at once. One that diverges is frozen, and the others go on."""
 
     task: Task
     vary: Vary
@@ -86,32 +83,12 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self._configs = [self.task.with_settings(settings) for settings in self.trying]
-        self._forget()
-
-    def _forget(self) -> None:
         self._steps: list[int] = []
         self._means: list[np.ndarray] = []  # [members] at each of these steps
         self._returns = np.empty((len(self.trying) * self.task.repeats, 0))
 
     def train(self, progress: bool) -> None:
-        while True:
-            try:
-                self._returns = self._train_all(progress)
-                break
-            except UnderstudyError as error:
-                member = diverged_member(error)
-                if member is None:
-                    raise
-                self._give_up(member // self.task.repeats)
-                self._forget()
-        self._write()
-
-    def _train_all(self, progress: bool) -> np.ndarray:
-        """Returns [members, episodes]. A diverged setting's members stand by, with the settings of
-        another, so that the others keep their seeds."""
-        spare = next(c for i, c in enumerate(self._configs) if i not in self.diverged)
-        used = [spare if i in self.diverged else c for i, c in enumerate(self._configs)]
-        configs = [config for config in used for _ in range(self.task.repeats)]
+        configs = [config for config in self._configs for _ in range(self.task.repeats)]
         schedules = _schedules(configs)
         still = {
             name: [getattr(config, name) for config in configs]
@@ -123,24 +100,29 @@ class Attempts:
             if self.directory is not None:
                 make_directory(self.directory)
             agent.set(**still)
-            summary = agent.train(
-                self.task.steps,
-                schedules=schedules,
-                run=self.task.run,
-                observers=(self._observe,),
-                progress=progress,
-            )
+            try:
+                summary = agent.train(
+                    self.task.steps,
+                    schedules=schedules,
+                    run=self.task.run,
+                    observers=(self._observe,),
+                    progress=progress,
+                )
+            except DivergedError:
+                raise DivergedError("training diverged with every setting") from None
         assert summary.returns is not None
-        return summary.returns
+        self._returns = summary.returns
+        self._mark(summary.diverged)
+        self._write()
 
-    def _give_up(self, place: int) -> None:
-        self.diverged.add(place)
-        told = ", ".join(f"{name} {value}" for name, value in self.trying[place].items())
+    def _mark(self, members: Iterable[int]) -> None:
+        """Note the settings of these members as diverged."""
+        self.diverged |= {member // self.task.repeats for member in members}
         if len(self.diverged) == len(self.trying):
-            raise UnderstudyError(f"training diverged with every setting, the last being {told}")
-        _log.warning("training diverged with %s; the others begin again without it", told)
+            raise DivergedError("training diverged with every setting")
 
     def _observe(self, facts: Facts) -> None:
+        self._mark(np.flatnonzero(facts.get("train/diverged_per_seed", [])).tolist())
         if "eval/mean_reward" in facts:
             single = [facts["eval/mean_reward"]]
             means = np.array(facts.get("eval/mean_reward_per_seed", single))
@@ -161,7 +143,7 @@ class Attempts:
         mine = slice(place * repeats, (place + 1) * repeats)
         seed = self.task.seed + mine.start
         if place in self.diverged or np.isnan(self._returns[mine]).any():
-            return Outcome(self.trying[place], seed, np.empty((repeats, 0)), state=FAILED)
+            return Outcome(self.trying[place], seed, np.empty((repeats, 0)), state=DIVERGED)
         curve = np.stack(self._means, axis=1)[mine]
         return Outcome(self.trying[place], seed, self._returns[mine], list(self._steps), curve)
 

@@ -28,7 +28,7 @@ from understudy.runs.run import Facts, Observer
 from understudy.sweep.result import FAILED, FINISHED
 from understudy.sweep.space import Settings, Vary
 from understudy.sweep.study import Study, began_as, first_line, settings_of
-from understudy.sweep.task import Task, make_directory
+from understudy.sweep.task import Task, make_directory, returns_of
 
 RETRIES = 3  # of a trial whose process died
 SCORE = "eval/mean_reward"
@@ -272,8 +272,7 @@ def train_on(task: Task, settings: Settings, place: Path, tell: Observer) -> np.
             return np.reshape(agent.evaluate(task.episodes)["returns"], (task.repeats, -1))
         run = dataclasses.replace(task.run, keep_checkpoints=1)
         summary = agent.train(missing, run=run, run_dir=place, observers=(tell,), progress=False)
-    assert summary.returns is not None
-    return summary.returns
+    return returns_of(summary, task.seed)
 
 
 def _agent(task: Task, settings: Settings, place: Path) -> Agent:

@@ -15,13 +15,13 @@ import numpy as np
 from understudy.agent import Agent
 from understudy.algorithms.settings import Config
 from understudy.cluster.config import Cluster
-from understudy.errors import ConfigError, UnderstudyError
+from understudy.errors import ConfigError, DivergedError
 from understudy.runs.run import Facts, Observer
 from understudy.sweep.on_cluster import check_cluster, join, many_trials
 from understudy.sweep.result import SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given
 from understudy.sweep.study import Study, load_optuna, opened, settings_of
-from understudy.sweep.task import Task, diverged_member, make_task
+from understudy.sweep.task import Task, make_task, returns_of
 
 _log = logging.getLogger("understudy.sweep")
 
@@ -115,9 +115,7 @@ def _one_trial(study: Study) -> str:
 
     try:
         returns, steps = _train(task, settings_of(study.vary, trial.params), prune)
-    except UnderstudyError as error:
-        if not isinstance(error, ConfigError) and diverged_member(error) is None:
-            raise
+    except (ConfigError, DivergedError) as error:
         return study.fail(trial, str(error))
     if steps < task.steps:
         return study.give_up(trial, returns, steps)
@@ -129,5 +127,4 @@ def _train(task: Task, settings: Settings, prune: Observer) -> tuple[np.ndarray,
     agent = task.agent(task.with_settings(settings), task.repeats)
     with contextlib.closing(agent):
         summary = agent.train(task.steps, run=task.run, observers=(prune,), progress=False)
-    assert summary.returns is not None
-    return summary.returns, summary.steps
+    return returns_of(summary, task.seed), summary.steps

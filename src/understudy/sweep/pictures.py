@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter
 
 from understudy.runs.files import write_whole
 from understudy.runs.plots import COLOURS, INK
-from understudy.sweep.result import FAILED, PRUNED, Outcome, SweepResult
+from understudy.sweep.result import DIVERGED, FAILED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, spell_value
 
 BRIGHTEST = 0.9  # of the colour map: its last yellow is hard to see on white
@@ -45,7 +45,9 @@ class Field:
     def __init__(self, result: SweepResult, name: str):
         varied = result.vary[name]
         self.name, self.logarithmic = name, isinstance(varied, Range) and varied.log
-        self.outcomes = [outcome for outcome in result.outcomes if outcome.state != FAILED]
+        self.outcomes = [
+            outcome for outcome in result.outcomes if outcome.state not in (DIVERGED, FAILED)
+        ]
         self.choices = [] if isinstance(varied, Range) else [spell_value(v) for v in varied]
         self.is_best = {id(result.best)}
         if isinstance(varied, Range):

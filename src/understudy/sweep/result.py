@@ -12,7 +12,7 @@ import numpy as np
 from understudy.runs.files import write_whole
 from understudy.sweep.space import Settings, spell_value
 
-FINISHED, PRUNED, FAILED = "finished", "pruned", "failed"
+FINISHED, PRUNED, DIVERGED, FAILED = "finished", "pruned", "diverged", "failed"
 
 
 @final
@@ -55,7 +55,7 @@ class SweepResult:
 
     def __post_init__(self) -> None:
         def worse(outcome: Outcome) -> tuple[int, float]:
-            order = (FINISHED, PRUNED, FAILED).index(outcome.state)
+            order = (FINISHED, PRUNED, DIVERGED, FAILED).index(outcome.state)
             return order, np.inf if np.isnan(outcome.mean) else -outcome.mean
 
         object.__setattr__(self, "outcomes", sorted(self.outcomes, key=worse))

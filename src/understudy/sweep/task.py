@@ -1,14 +1,15 @@
 """What every setting of a sweep is tried on."""
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from understudy.agent import Agent, agent_class
 from understudy.algorithms.settings import Config
-from understudy.errors import ConfigError, UnderstudyError
-from understudy.runs.run import RunConfig
+from understudy.errors import ConfigError, DivergedError
+from understudy.runs.run import RunConfig, Summary
 from understudy.sweep.result import Outcome, SweepResult
 from understudy.sweep.space import Settings, Vary
 
@@ -92,10 +93,12 @@ def _preset(kind: type[Agent], env: Any) -> Any:
     return kind.algorithm_class.config_class.for_environment(name)[0]
 
 
-def diverged_member(error: UnderstudyError) -> int | None:
-    """Which member's updates were not finite, if that is what is wrong."""
-    found = re.search(r"diverged: .* updates of member (\d+) were not finite", str(error))
-    return int(found[1]) if found else None
+def returns_of(summary: Summary, seed: int) -> np.ndarray:
+    """Returns [repeats, episodes] of the last evaluation, where all repeats have learned."""
+    if summary.diverged:
+        raise DivergedError(f"training diverged with seed {seed + summary.diverged[0]}")
+    assert summary.returns is not None
+    return summary.returns
 
 
 def make_directory(directory: Path) -> None:
