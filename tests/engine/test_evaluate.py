@@ -11,7 +11,7 @@ import pytest
 
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
-from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
+from understudy.engine.evaluate import EvaluationPlan, HostEvaluator, NativeEvaluator
 from understudy.engine.trainer import Setting
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.seeds import EpisodeSeeds
@@ -46,7 +46,9 @@ class Same(Algorithm):
 
 
 def native(env, members, episodes, seed):
-    return NativeEvaluator(Setting(Same(), env.spec, seed, members, 1), env, episodes)
+    return NativeEvaluator(
+        Setting(Same(), env.spec, seed, members, 1), env, EvaluationPlan(episodes)
+    )
 
 
 class Seeded(gymnasium.Env):
@@ -77,7 +79,9 @@ def length_of(seed):
 def host_evaluator(members, episodes, seed=0, **settings):
     seeds = EpisodeSeeds(seed, episodes, members).for_evaluation()
     envs = SerialEnvs([lambda: Seeded(**settings)] * (members * episodes), seeds)
-    return HostEvaluator(Setting(Same(), envs.spec, seed, members, 1), envs, episodes), seeds
+    return HostEvaluator(
+        Setting(Same(), envs.spec, seed, members, 1), envs, EvaluationPlan(episodes)
+    ), seeds
 
 
 class Walk(NamedTuple):
@@ -193,8 +197,24 @@ class Fragile(Seeded):
 def test_an_episode_that_was_cut_by_a_fault_is_played_again():
     Fragile.broken = False
     envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
-    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, 2)
+    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(2))
     returns = evaluator.play(jnp.zeros((1, 1))).returns
     seeds = EpisodeSeeds(0, 2)
     assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]
+    evaluator.close()
+
+
+def test_environments_that_have_finished_are_not_stepped_further():
+    class Counted(Seeded):
+        stepped = 0
+
+        def step(self, action):
+            Counted.stepped += 1
+            return super().step(action)
+
+    seeds = EpisodeSeeds(0, 5).for_evaluation()
+    envs = SerialEnvs([Counted] * 5, seeds)
+    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(5))
+    returns = evaluator.play(jnp.zeros((1, 1))).returns
+    assert Counted.stepped == returns.sum() == sum(length_of(seeds(row, 0)) for row in range(5))
     evaluator.close()

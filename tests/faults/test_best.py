@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.engine.evaluate import Evaluation
+from understudy.engine.evaluate import Evaluation, EvaluationPlan
 
 pytestmark = pytest.mark.agents
 
@@ -28,7 +28,7 @@ class Judge:
 
 
 def judged(agent, *returns):
-    agent._evaluators[1, None] = Judge(*returns)
+    agent._evaluating._evaluators[EvaluationPlan(1)] = Judge(*returns)
     return agent
 
 
@@ -44,5 +44,5 @@ def test_a_worse_second_call_keeps_the_best_of_the_first(tmp_path):
 
 def test_a_member_without_a_number_is_never_the_best():
     agent = judged(us.SAC("jax:Pendulum-v1", CONFIG, num_seeds=3), 1.0, np.nan, 3.0)
-    agent.evaluate(1)
+    agent._play(EvaluationPlan(1))
     assert agent.best.seed == 2

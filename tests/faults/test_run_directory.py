@@ -10,7 +10,7 @@ import pytest
 from resume_cases import QUICK, make
 
 import understudy as us
-from understudy.engine.evaluate import Evaluation
+from understudy.engine.evaluate import Evaluation, EvaluationPlan
 from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
 from understudy.types import CheckpointError, ConfigError
@@ -148,7 +148,7 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
 def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
     """Also where it was due before the evaluation of the same step."""
     agent = make(KIND, ENV, num_seeds=2)
-    agent._evaluators[1, None] = Judge()
+    agent._evaluating._evaluators[EvaluationPlan(1)] = Judge()
     agent.train(40, run=OFTEN, run_dir=tmp_path, progress=False)
     assert us.load(tmp_path).best.seed == agent.best.seed == agent.seed + 1
 

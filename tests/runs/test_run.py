@@ -287,3 +287,24 @@ def test_an_accelerator_out_of_memory_is_explained():
     with pytest.raises(UnderstudyError, match="batch_size 256, buffer_size 1,000,000") as error:
         run(Small(), 100, keeper=Keeping(), log_every=30, checkpoint_every=30)
     assert "at-30" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_envs", "episode_steps", "log_every", "evaluate_every"),
+    [
+        (10_000, 1, 200, 1_000, 2_000),  # Pendulum: five evaluations of 200 steps are a tenth
+        (1_000_000, 1, 1_000, 1_000, 50_000),  # HalfCheetah: never more than twenty
+        (20_000, 1, 1_000, 1_000, 10_000),
+        (5_000, 1, 1_000, 1_000, 5_000),  # the one at the end aside
+        (1_000_000, 1_024, 200, 102_400, 1_000_000),
+        (1_000_000, 8, 500, 1_000, 50_000),
+    ],
+)
+def test_default_intervals(steps, num_envs, episode_steps, log_every, evaluate_every):
+    completed = RunConfig().completed(steps, num_envs, episode_steps)
+    assert (completed.log_every, completed.evaluate_every) == (log_every, evaluate_every)
+    evaluations = steps // evaluate_every
+    if evaluations > 1:  # in vector steps
+        assert evaluations * episode_steps <= steps / num_envs / 10
+    given = RunConfig(log_every=7, evaluate_every=0)
+    assert given.completed(steps, num_envs, episode_steps) == given

@@ -11,19 +11,20 @@ import numpy as np
 
 import understudy
 from understudy.agent.acting import Acting
+from understudy.agent.evaluating import Evaluating
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.settings import whole_number
 from understudy.cluster.config import Cluster
 from understudy.engine.devices import find_device, use_compilation_cache
-from understudy.engine.evaluate import Evaluation, HostEvaluator, NativeEvaluator
-from understudy.engine.loops import make_evaluator, see_stacked
+from understudy.engine.evaluate import Evaluation, EvaluationPlan
+from understudy.engine.loops import longest_episode, see_stacked
 from understudy.engine.members import take_member
 from understudy.engine.snapshot import Position, Snapshot, name_leaves
 from understudy.engine.trainer import Setting, Trainer
 from understudy.engine.updates import Learner, diverged
-from understudy.envs.describing import Descriptor, find_descriptor
+from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.naming import name_of_class
@@ -90,8 +91,7 @@ class Agent:
             self._trained.check()
         self._trainer: Trainer | None = None
         self._loaded: Loaded | None = None  # a checkpoint, until training needs it
-        self._evaluators: dict[Any, HostEvaluator | NativeEvaluator] = {}
-        self._scores: np.ndarray | None = None  # the last evaluation's mean per member
+        self._evaluating = Evaluating(self._trained, self.env_name)
         self._scheduling = Scheduling()
         self._run = secrets.token_hex(8)  # which run a directory belongs to
         self._acting = Acting(self.algorithm, self.spec)
@@ -124,9 +124,11 @@ class Agent:
         """
         steps = whole_number("steps", steps, 1)
         observers = observers_in(observers)
-        run = run or RunConfig()
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
+            run = (run or RunConfig()).completed(
+                trainer.steps + steps, trainer.setting.num_envs, longest_episode(self._source)
+            )
             self._scheduling.follow(trainer, schedules, trainer.steps + steps)
             facts = {"total_steps": trainer.steps + steps, "env_title": self.env_title}
             about = self._about() | facts | {"run_config": dataclasses.asdict(run)}
@@ -138,7 +140,7 @@ class Agent:
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
 
             def evaluate() -> np.ndarray:
-                return self._play(run.evaluation_episodes).returns
+                return self._play(EvaluationPlan(run.evaluation_episodes)).returns
 
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
@@ -151,23 +153,29 @@ class Agent:
         with self._on_device():
             key = jax.random.fold_in(jax.random.PRNGKey(self.seed), self._draws)
             self._draws += not deterministic
-            chosen = self._policy(), self._best()
+            chosen = self._policy(), self._evaluating.best
             return self._acting.act(*chosen, observation, memory, key, not deterministic)
 
     def evaluate(
-        self, episodes: int = 10, descriptor: str | Descriptor | None = None
+        self,
+        episodes: int = 10,
+        descriptor: str | Descriptor | None = None,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        epsilon: float | None = None,
     ) -> dict[str, Any]:
-        """Play deterministically on environments of its own: mean, std, IQM, 95 % interval and
-        the returns themselves ([episodes], or [seeds, episodes] with several seeds).
+        """Play on environments of its own: mean, std, IQM, 95 % interval and the returns
+        themselves ([episodes], or [seeds, episodes] with several seeds).
 
-        With a `descriptor` (the name of one that the environment has, or a `us.Descriptor`) also
-        what the behaviour looks like: the mean, and the `descriptors` of all episodes."""
-        episodes = whole_number("episodes", episodes, 1)
-        if descriptor is not None:
-            known = self._source.descriptors
-            descriptor = find_descriptor(known, descriptor, self.env_name)
+        The episodes follow from `seed` (default: the agent's). They are never those by which
+        training picks the `best`. `deterministic=False` draws actions, or adds noise, as in
+        training. A share `epsilon` of discrete actions is uniformly random. With a `descriptor`
+        (the name of one that the environment has, or a `us.Descriptor`) also what the behaviour
+        looks like: the mean, and the `descriptors` of all episodes."""
+        plan = self._evaluating.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
-            returns, described = self._play(episodes, descriptor)
+            returns, described = self._play(plan)
         found = summarise(returns[0] if self.num_seeds == 1 else returns)
         if described is not None:
             found["descriptor"] = described.mean(axis=(0, 1))
@@ -235,8 +243,8 @@ class Agent:
 
     @property
     def best(self) -> Any:
-        """The member that did best in the last evaluation (the first one before any)."""
-        return self[self._best()]
+        """The member that did best in training's last evaluation (the first one before any)."""
+        return self[self._evaluating.best]
 
     def set(self, **values: Any) -> None:
         """Change moving hyper-parameters now: `agent.set(learning_rate=1e-4)`, or one value per
@@ -276,10 +284,9 @@ class Agent:
 
     def close(self) -> None:
         """Release environments and their processes."""
-        for holder in (self._trainer, *self._evaluators.values()):
-            if holder is not None:
-                holder.close()
-        self._evaluators.clear()
+        if self._trainer is not None:
+            self._trainer.close()
+        self._evaluating.close()
 
     @property
     def name(self) -> str:
@@ -328,7 +335,7 @@ class Agent:
         self._take(snapshot, refill)
         self._scheduling = Scheduling(schedules, set(about["set_by_hand"]))
         self.preset, self._run, self._draws = about["preset"], about["run"], about["draws"]
-        self._scores = None if about["scores"] is None else np.array(about["scores"])
+        self._evaluating.scores = None if about["scores"] is None else np.array(about["scores"])
 
     def _take(self, snapshot: Snapshot, refill: bool) -> None:
         with self._on_device():
@@ -349,13 +356,13 @@ class Agent:
             snapshot = self._ensure_trainer().snapshot(world)
         manifest = self._about() | {
             "position": dataclasses.asdict(snapshot.position),
-            "scores": None if self._scores is None else self._scores.tolist(),
+            "scores": None if (scores := self._evaluating.scores) is None else scores.tolist(),
             "draws": self._draws,
         }
         return snapshot.groups(world), manifest
 
     def _describe(self) -> Description:
-        policy = jax.device_get(jax.tree.map(lambda x: x[self._best()], self._policy()))
+        policy = jax.device_get(jax.tree.map(lambda x: x[self._evaluating.best], self._policy()))
         return describe(self.algorithm, policy, self.spec, self._about())
 
     def _learner(self) -> Learner:
@@ -372,30 +379,17 @@ class Agent:
     def _policy(self) -> Any:
         return self.algorithm.policy(self._state())
 
-    def _best(self) -> int:
-        if self._scores is None:
-            return 0
-        return int(np.nan_to_num(self._scores, nan=-np.inf).argmax())
-
-    def _play(self, episodes: int, descriptor: Descriptor | None = None) -> Evaluation:
+    def _play(self, plan: EvaluationPlan) -> Evaluation:
         """What the present policies do."""
-        wanted = (episodes, descriptor)
-        if wanted not in self._evaluators:
-            setting, guard = self._trained.setting, self._trained.guard
-            made = make_evaluator(setting, self._source, episodes, guard, descriptor)
-            self._evaluators[wanted] = made
-        played = self._evaluators[wanted].play(self._policy())
-        self._scores = np.where(
-            diverged(self._learner().meter), np.nan, played.returns.mean(axis=1)
-        )
-        return played
+        meter = self._learner().meter
+        return self._evaluating.play(plan, self._policy(), lambda: diverged(meter))
 
     def _ask(self, question: str, observation: Any, action: Any = None) -> Any:
         answer = getattr(self.algorithm, question, None)
         if answer is None:
             raise AttributeError(f"{self.name} has no {question}")
         with self._on_device():
-            state = jax.tree.map(lambda x: x[self._best()], self._state())
+            state = jax.tree.map(lambda x: x[self._evaluating.best], self._state())
             return self._acting.ask(answer, state, observation, action)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

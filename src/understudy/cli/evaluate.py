@@ -23,15 +23,19 @@ def parser(arguments: list[str]) -> Parser:
     result = Parser(
         prog="understudy eval",
         usage="understudy eval RUN [flags]",
-        description="Play a trained agent without exploration, on environments of its own with "
-        "fixed seeds,\nand report its returns. A repertoire is judged anew, by the means of all "
-        "its policies over\nfresh episodes; or one of them is, the nearest to a behaviour.",
+        description="Play a trained agent on environments of its own, in episodes with fixed "
+        "seeds that training\nnever used, and report its returns. A repertoire is judged anew, by "
+        "the means of all its\npolicies over fresh episodes; or one of them is, the nearest to a "
+        "behavior.",
     )
     result.set_defaults(command=_eval)
     add = result.add_argument
     add("run", type=Path, metavar="RUN",
         help="a run directory (its newest checkpoint), RUN/best, or a checkpoint")  # fmt: skip
     add("--episodes", type=count, default=10, metavar="N", help="per seed (default: 10)")
+    add("--seed", type=int, metavar="N", help="of the episodes (default: the run's own)")
+    add("--stochastic", action="store_true", help="draw actions, or add noise, as in training")
+    add("--epsilon", type=float, metavar="X", help="share of random actions, if discrete")
     add("--at", type=repertoire.place, metavar="X,Y", help="of a repertoire: this behaviour")
     add("--json", action="store_true", help="print one JSON object, and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode too, as .mp4 or .gif")
@@ -54,7 +58,12 @@ def _eval(options: argparse.Namespace) -> None:
         raise ConfigError(repertoire.NOT_ONE.format(options.run))
     with contextlib.closing(load_here(options.run, options)) as agent:
         filmed = "" if options.video is None else film(agent, options.video)
-        result = agent.evaluate(options.episodes)
+        result = agent.evaluate(
+            options.episodes,
+            seed=options.seed,
+            deterministic=not options.stochastic,
+            epsilon=options.epsilon,
+        )
     if options.json:
         print(json.dumps(result))
         return

@@ -13,7 +13,6 @@ from understudy.runs.loggers import BY_NAME
 
 DEFAULT_ALGORITHM, DEFAULT_ENVIRONMENT = "sac", "Pendulum-v1"
 DEFAULT_STEPS, DEFAULT_STEPS_ELSEWHERE = 10_000, 1_000_000
-EVALUATIONS, LEAST_BETWEEN_EVALUATIONS = 20, 1_000
 
 
 @final
@@ -46,10 +45,11 @@ class RunSettings(Config):
     """The Ray cluster to join, auto or host:port (default: one is started here)."""
     devices: int = setting(1, at_least=1)
     """Accelerators over which the learner is spread."""
-    log_every: int = setting(1_000, at_least=1)
-    """Steps between rows of the log."""
+    log_every: int | None = setting(None, at_least=1)
+    """Steps between rows of the log (default: 1,000, or 100 steps of all environments)."""
     evaluate_every: int | None = setting(None, at_least=0)
-    """Steps between evaluations, 0 for the end only (default: a twentieth of the run)."""
+    """Steps between evaluations, 0 for the end only (default: a twentieth of the run, or more, so
+    that evaluation takes at most a tenth of the run's steps in time)."""
     evaluation_episodes: int = setting(10, at_least=1)
     """Episodes per seed and evaluation."""
     checkpoint_every: int | None = setting(None, at_least=0)
@@ -159,11 +159,7 @@ def _completed(run: RunSettings, algorithm: type[Algorithm], env: str) -> RunSet
     """With the defaults that depend on something."""
     familiar = env == DEFAULT_ENVIRONMENT
     steps = run.steps or (DEFAULT_STEPS if familiar else DEFAULT_STEPS_ELSEWHERE)
-    every = run.evaluate_every
-    if every is None:
-        every = max(LEAST_BETWEEN_EVALUATIONS, steps // EVALUATIONS)
-    envs = run.envs or algorithm.num_envs
-    return dataclasses.replace(run, steps=steps, envs=envs, evaluate_every=every)
+    return dataclasses.replace(run, steps=steps, envs=run.envs or algorithm.num_envs)
 
 
 def tidied(config_class: type[Config], values: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from understudy.engine.updates import Learner, move, observe, updates
 from understudy.envs.base import NativeEnv
 from understudy.types import Key, Transition, Tree
 
-ITERATIONS_PER_PROGRAM = 500
+ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default
 EPISODES_REMEMBERED = 64  # per member, between two logs
 
 

@@ -1,15 +1,15 @@
 """What trains and plays on which environments."""
 
 from understudy.engine.device import DeviceTrainer
-from understudy.engine.evaluate import HostEvaluator, NativeEvaluator
+from understudy.engine.evaluate import EvaluationPlan, HostEvaluator, NativeEvaluator
 from understudy.engine.host import HostTrainer
+from understudy.engine.playing import ENDLESS_STEPS
 from understudy.engine.trainer import Setting, Trainer
 from understudy.envs.base import NativeEnv
-from understudy.envs.describing import Descriptor
 from understudy.envs.frames import stack_frames
 from understudy.envs.guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
-from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.types import ConfigError
 
 Source = EnvSource | NativeEnv
@@ -42,18 +42,23 @@ def make_trainer(
     return HostTrainer(setting, envs)
 
 
-def make_evaluator(
-    setting: Setting,
-    source: Source,
-    episodes: int,
-    guard: Guard = STANDARD,
-    descriptor: Descriptor | None = None,
-) -> HostEvaluator | NativeEvaluator:
-    """What plays `episodes` of each member on environments of its own."""
+def longest_episode(source: Source) -> int:
+    """Steps that an episode of an evaluation takes at most."""
     if isinstance(source, NativeEnv):
-        return NativeEvaluator(setting, source, episodes, descriptor)
-    seeds = EpisodeSeeds(setting.seed, episodes, setting.num_seeds).for_evaluation()
-    rows = setting.num_seeds * episodes
-    envs = source.make_host(rows, seeds, guard=guard, descriptor=descriptor)
+        return source.max_steps
+    return source.time_limit or ENDLESS_STEPS
+
+
+def make_evaluator(
+    setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = STANDARD
+) -> HostEvaluator | NativeEvaluator:
+    """What plays episodes of each member on environments of its own."""
+    if isinstance(source, NativeEnv):
+        return NativeEvaluator(setting, source, plan)
+    stream = SELECTION if plan.seed is None else EVALUATION
+    seed = setting.seed if plan.seed is None else plan.seed
+    seeds = EpisodeSeeds(seed, plan.episodes, setting.num_seeds).for_evaluation(stream)
+    rows = setting.num_seeds * plan.episodes
+    envs = source.make_host(rows, seeds, guard=guard, descriptor=plan.descriptor)
     envs.speak(setting.spec.action)
-    return HostEvaluator(setting, envs, episodes, descriptor, source.limited)
+    return HostEvaluator(setting, envs, plan, source.time_limit is not None)

@@ -1,4 +1,4 @@
-"""Episodes played without exploring, one a row, all begun together: what evaluation and
+"""Episodes played to be judged, one a row, all begun together: what evaluation and
 quality-diversity are made of.
 
 Rows are member × episode. A row that has finished its episode is ignored until the last one has,
@@ -6,6 +6,7 @@ so that what is told of an episode (return, length, descriptor) is told of all o
 else. Members may be many: a repertoire is played as one policy a member.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, final
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.base import Algorithm
-from understudy.engine.actions import initial_memory, to_real
+from understudy.engine.actions import initial_memory, to_real, uniform_actions
 from understudy.engine.feeding import Experience, add
 from understudy.engine.members import over_members
 from understudy.engine.programs import shared
@@ -28,6 +29,22 @@ MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in
 ENDLESS_STEPS = 5_000  # of one where the environment states no time limit
 
 _log = logging.getLogger("understudy.engine")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """How actions are chosen while episodes are played."""
+
+    explore: bool = False  # by a draw from the policy, or with the algorithm's own noise
+    epsilon: float = 0.0  # the share of actions that are uniformly random
+
+    @property
+    def draws(self) -> bool:
+        return self.explore or self.epsilon > 0
+
+
+DETERMINISTIC = Mode()
 
 
 class Played(NamedTuple):
@@ -84,11 +101,12 @@ class NativeStage:
         episodes: int,
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
+        mode: Mode = DETERMINISTIC,
     ):
         self._algorithm, self._env, self._spec = algorithm, env, spec
         self._members, self._episodes, self._descriptor = members, episodes, descriptor
         self._limit = min(episode_length or env.max_steps, env.max_steps)
-        self._act = act_program(algorithm, members)
+        self._act, self._draws = act_program(algorithm, members, spec, mode), mode.draws
 
     def play(
         self, policies: Any, keys: Key, experience: Experience | None = None
@@ -129,6 +147,8 @@ class NativeStage:
         )(act_keys).reshape(rows, 2)
         seen = reel.observation.reshape(*by_member, *reel.observation.shape[1:])
         first = jnp.broadcast_to(reel.time == 0, by_member)
+        if self._draws:
+            act_keys = keys_at(jax.vmap(jax.random.fold_in, (0, None))(keys, 2), reel.time)
         action, memory = self._act(policies, reel.memory, seen, first, act_keys)
         action = action.reshape(rows, *action.shape[2:])
         after = jax.vmap(self._env.step)(reel.env, to_real(action, self._spec), step_keys)
@@ -175,19 +195,24 @@ class HostStage:
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
         limited: bool = True,
+        mode: Mode = DETERMINISTIC,
+        keys: Key | None = None,
     ):
         """Episodes end after `episode_length` steps, if one is given; `limited` says whether the
-        environments state a time limit of their own."""
+        environments state a time limit of their own. A `mode` that draws needs a key for each
+        member."""
         self.envs = envs
         self._members, self._episodes, self._descriptor = members, episodes, descriptor
         self._limit, self._limited, self._said = episode_length, limited, False
-        self._act = compiled_act(algorithm, members)
+        self._act = compiled_act(algorithm, members, envs.spec, mode)
         self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)
-        self._keys = jnp.zeros((members, 2), jnp.uint32)  # acting draws nothing
+        self._keys = jnp.zeros((members, 2), jnp.uint32) if keys is None else keys
+        self._draws = mode.draws
 
     def play(self, policies: Any, observation: np.ndarray) -> Played:
-        """From the first `observation`, which whoever begins the episodes was given."""
-        return finish(self.steps(policies, observation))
+        """From the first `observation` of every row. Environments whose episode has ended are not
+        stepped further, where that can be."""
+        return finish(self.steps(policies, observation, only=self.envs.steps_rows))
 
     def _most_steps(self) -> int:
         """Of an episode; where nothing else would end it, that is said before it begins, once."""
@@ -216,9 +241,12 @@ class HostStage:
         most = self._limit or self._most_steps()
         tally = _Tally(rows, self._descriptor, most, tries)
         first, by_member = np.ones(rows, bool), (self._members, self._episodes)
+        keys, time = self._keys, 0
         while tally.playing.any():
             seen = observation.reshape(*by_member, *observation.shape[1:])
-            action, memory = self._act(policies, memory, seen, first.reshape(by_member), self._keys)
+            if self._draws:
+                keys, time = keys_at(self._keys, time), time + 1
+            action, memory = self._act(policies, memory, seen, first.reshape(by_member), keys)
             action = np.asarray(action).reshape(rows, *action.shape[2:])
             if tries is not None:
                 tally.give_up(np.logical_not(np.isfinite(action).reshape(rows, -1).all(axis=1)))
@@ -287,18 +315,35 @@ def _is_sound(step: Transition) -> Bool[Array, " rows"]:
     return jnp.isfinite(sum(sums, step.reward))
 
 
-def act_program(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array, Tree]]:
-    """All members' actions without exploring, each for its own rows."""
+@jax.jit
+def keys_at(keys: Key, time: int | Int32[Array, ""]) -> Key:
+    """A key for each member at this step."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, time)
+
+
+def act_program(
+    algorithm: Algorithm, members: int, spec: Spec, mode: Mode = DETERMINISTIC
+) -> Callable[..., tuple[Array, Tree]]:
+    """All members' actions, each for its own rows."""
 
     def act(
         policy: Any, memory: Tree, observation: Array, first: Array, key: Key
     ) -> tuple[Array, Tree]:
-        return algorithm.act(policy, memory, observation, first, key, False)[:2]
+        action, memory, _ = algorithm.act(policy, memory, observation, first, key, mode.explore)
+        if mode.epsilon == 0:
+            return action, memory
+        rows = len(first)
+        which, what = jax.random.split(jax.random.fold_in(key, 1))
+        at_random = jax.random.uniform(which, (rows,)) < mode.epsilon
+        at_random = at_random.reshape(rows, *[1] * (action.ndim - 1))
+        return jnp.where(at_random, uniform_actions(spec, rows, what), action), memory
 
     return over_members(act, members)
 
 
 @shared
-def compiled_act(algorithm: Algorithm, members: int) -> Callable[..., tuple[Array, Tree]]:
+def compiled_act(
+    algorithm: Algorithm, members: int, spec: Spec, mode: Mode
+) -> Callable[..., tuple[Array, Tree]]:
     """The same, compiled."""
-    return jax.jit(act_program(algorithm, members))
+    return jax.jit(act_program(algorithm, members, spec, mode))

@@ -48,6 +48,8 @@ class HostEnvs(abc.ABC):
     num_envs: int
     replayable: ClassVar[bool]
     """Whether `replay` can bring open episodes back."""
+    steps_rows: ClassVar[bool] = True
+    """Whether `step` can leave some environments out."""
     faults: dict[str, int]
     """How often what was survived, since the beginning."""
     _border: Border

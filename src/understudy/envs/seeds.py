@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-TRAINING, EVALUATION = 0, 1
+TRAINING, SELECTION, EVALUATION = 0, 1, 2
 
 
 @final
@@ -22,7 +22,8 @@ class EpisodeSeeds:
     envs_per_member: int = 1
     members: int = 1
     stream: int = TRAINING
-    """Separates uses of one seed: training and evaluation never meet the same episodes."""
+    """Separates uses of one seed: training, the evaluations by which the best policy is selected,
+    and all other evaluations never play the same episodes."""
     fixed: bool = False
     """Begin all of them alike."""
     first_env: int = 0
@@ -44,5 +45,5 @@ class EpisodeSeeds:
         sequence = np.random.SeedSequence(entropy=self.seed + member, spawn_key=place + later)
         return int(sequence.generate_state(1)[0])
 
-    def for_evaluation(self) -> "EpisodeSeeds":
-        return replace(self, stream=EVALUATION)
+    def for_evaluation(self, stream: int = EVALUATION) -> "EpisodeSeeds":
+        return replace(self, stream=stream)

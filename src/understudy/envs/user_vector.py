@@ -30,6 +30,7 @@ class UserVectorEnvs(HostEnvs):
     """
 
     replayable = False
+    steps_rows = False
 
     def __init__(self, vector_env: VectorEnv, seeds: EpisodeSeeds, owned: bool = True):
         """`owned=False` leaves the vector environment open at `close`: it is the user's."""

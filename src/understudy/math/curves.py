@@ -94,8 +94,8 @@ def last_step(schedule: Schedule) -> int | None:
     """The last step at which a curve changes; None where it never does, or that is not known."""
     if isinstance(schedule, _Ramp):
         return schedule.steps
-    changes = isinstance(schedule, _Piecewise) and len(schedule.steps) > 1
-    return schedule.steps[-1] if changes else None
+    steps = schedule.steps if isinstance(schedule, _Piecewise) else ()
+    return max(steps) if len(steps) > 1 else None
 
 
 def describe(schedule: Schedule) -> dict[str, Any] | None:

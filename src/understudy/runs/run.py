@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -16,6 +16,7 @@ from understudy.runs.interruption import Interrupted, Interruption
 from understudy.types import ClusterError, ConfigError, UnderstudyError
 
 SECONDS_BETWEEN = 60.0  # checkpoints, where no number of steps is asked for
+LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS, MOST_EVALUATIONS = 1_000, 100, 20  # by default
 
 
 @final
@@ -23,10 +24,11 @@ SECONDS_BETWEEN = 60.0  # checkpoints, where no number of steps is asked for
 class RunConfig:
     """What happens beside training, and how often. Steps are transitions per member."""
 
-    log_every: int = 1_000
-    """Steps between rows of the log."""
-    evaluate_every: int = 5_000
-    """Steps between evaluations; 0 evaluates only at the end."""
+    log_every: int | None = None
+    """Steps between rows of the log (default: 1,000, or 100 steps of all environments)."""
+    evaluate_every: int | None = None
+    """Steps between evaluations; 0 evaluates only at the end (default: a twentieth of the run, or
+    more, so that evaluation takes at most a tenth of the run's steps in time)."""
     evaluation_episodes: int = 10
     """Episodes per member and evaluation."""
     checkpoint_every: int | None = None
@@ -36,9 +38,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.log_every < 1:
+        if self.log_every is not None and self.log_every < 1:
             problems.append(f"log_every must be at least 1, got {self.log_every}")
-        if self.evaluate_every < 0:
+        if self.evaluate_every is not None and self.evaluate_every < 0:
             problems.append(f"evaluate_every must be at least 0, got {self.evaluate_every}")
         if self.evaluation_episodes < 1:
             problems.append(
@@ -50,6 +52,21 @@ class RunConfig:
             problems.append(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
         if problems:
             raise ConfigError("RunConfig: " + "; ".join(problems))
+
+    def completed(self, steps: int, num_envs: int, episode_steps: int) -> "RunConfig":
+        """Fill in the intervals of a run of `steps` in all on `num_envs` environments per seed,
+        whose episodes take at most `episode_steps`.
+
+        Environments are stepped together, in training and in evaluation. An evaluation takes
+        as many such vector steps as the longest episode has steps. Evaluations are so few that they
+        take at most a tenth of training's vector steps, the one at the end aside."""
+        log_every, evaluate_every = self.log_every, self.evaluate_every
+        if log_every is None:
+            log_every = max(LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS * num_envs)
+        if evaluate_every is None:
+            affordable = steps // num_envs // (10 * episode_steps)
+            evaluate_every = -(-steps // min(max(affordable, 1), MOST_EVALUATIONS))
+        return replace(self, log_every=log_every, evaluate_every=evaluate_every)
 
 
 Facts = dict[str, Any]
@@ -143,7 +160,7 @@ class Run:
     def _advance(self, stop: int) -> None:
         """To the next step at which something is due."""
         trainer, config = self.trainer, self.config
-        intervals = (config.log_every, config.evaluate_every, config.checkpoint_every or 0)
+        intervals = (config.log_every, config.evaluate_every, config.checkpoint_every)
         until = min([stop, *(next_multiple(trainer.steps, every) for every in intervals if every)])
         before = trainer.steps
         trainer.advance(-(-(until - before) // trainer.setting.num_envs))
@@ -254,9 +271,9 @@ def _naming_sizes(sizes: Mapping[str, int]) -> Iterator[None]:
         ) from error
 
 
-def crossed(before: int, after: int, interval: int) -> bool:
-    """Whether a multiple of the interval was met on the way; never where it is 0."""
-    return interval > 0 and after // interval > before // interval
+def crossed(before: int, after: int, interval: int | None) -> bool:
+    """Whether a multiple of the interval was met on the way; never where there is none."""
+    return bool(interval) and after // interval > before // interval
 
 
 def progress_facts(trainer: Trainer) -> Facts:
