@@ -56,6 +56,13 @@ def shards_of(batch, size=4):
     return [mapped(lambda x, s=start: x[s : s + size], batch) for start in (0, size)]
 
 
+def gaps_and_steps(batch):
+    """A prepared batch of which every second row is no step, and its steps as a batch."""
+    gaps = batch._replace(weight=jnp.asarray(np.tile([2.0, 0.0], len(batch.row) // 2), jnp.float32))
+    steps = mapped(lambda x: x[::2], batch)
+    return gaps, steps._replace(weight=jnp.ones(len(batch.row) // 2))
+
+
 def copies_of(batch, row=1, count=8):
     """One transition many times, in rows of their own."""
     copies = mapped(lambda x: np.repeat(x[row : row + 1], count, axis=0), batch)

@@ -57,10 +57,10 @@ def sac_target(actor, target_critics, batch, alpha, noise):
     return batch.reward + batch.discount * (next_q - alpha * log_prob)
 
 
-def sac_actor_loss(actor, critics, batch, alpha, noise):
+def sac_actor_loss(actor, critics, batch, alpha, noise, opinion=np.min):
     action, log_prob = gaussian(actor, batch.observation, noise)
-    smallest = all_q(critics, batch.observation, action).min(0)
-    return np.mean(batch.weight * (alpha * log_prob - smallest))
+    judged = opinion(all_q(critics, batch.observation, action), axis=0)
+    return np.mean(batch.weight * (alpha * log_prob - judged))
 
 
 def squared_error(critics, batch, target):

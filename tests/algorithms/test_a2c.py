@@ -162,7 +162,7 @@ def test_rows_without_a_step_leave_no_trace(kind, normalise):
     spoilt = Trajectory(*map(spoiled, gap[:6]), valid=gap.valid)
     batch = made.prepare(state, spoilt)
     assert same(batch, made.prepare(state, gap))
-    np.testing.assert_array_equal(batch.weight, mask.reshape(-1).astype(np.float32))
+    np.testing.assert_array_equal(batch.weight, 2.0 * mask.reshape(-1))  # half of them are steps
     gradients, aux = made.gradients(batch)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((gradients, aux)))
 
@@ -176,10 +176,20 @@ def test_rows_without_a_step_leave_no_trace(kind, normalise):
         np.testing.assert_allclose(got[mask], alone[mask], rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(got[~mask], 0.0)
 
-    # The gradient is that of the valid rows, over the number of all.
-    kept = mapped(lambda x: x[np.flatnonzero(mask)], batch)
-    small, _ = made.gradients(kept)
-    close(gradients, mapped(lambda x: x * np.float32(mask.mean()), small), 1e-5)
+    # Gradient and metrics are those of the valid rows, over their number.
+    kept = mapped(lambda x: x[np.flatnonzero(mask)], batch)._replace(weight=jnp.ones(6))
+    alone = made.gradients(kept)
+    close((gradients, aux.metrics), (alone[0], alone[1].metrics), 1e-5)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_rollout_without_steps_teaches_nothing(normalise):
+    made = case("discrete", normalise_advantages=True) if normalise else case("discrete")
+    batch = made.prepare(made.state, made.rollout()._replace(valid=jnp.zeros((6, 2), bool)))
+    assert same(batch.weight, np.zeros(12))
+    gradients, aux = made.gradients(batch)
+    assert not any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradients))
+    assert float(aux.metrics["loss"]) == 0.0
 
 
 def test_advantages_are_normalised_over_the_steps_that_were():
@@ -188,7 +198,7 @@ def test_advantages_are_normalised_over_the_steps_that_were():
     rollout = rollout._replace(valid=jnp.asarray(np.arange(6)[:, None] > [0, 0]))
     batch = made.prepare(made.state, rollout)
     plain = case("discrete").prepare(made.state, rollout)
-    valid = np.asarray(batch.weight) == 1
+    valid = np.asarray(batch.weight) > 0
     raw = np.asarray(plain.advantage, np.float64)[valid]
     want = (raw - raw.mean()) / raw.std()
     np.testing.assert_allclose(np.asarray(batch.advantage)[valid], want, rtol=1e-4, atol=1e-6)
@@ -278,8 +288,11 @@ def test_update_is_apply_after_gradients_and_changes_everything(kind):
 
 @every_kind
 def test_mean_of_the_shards_is_the_whole(kind):
-    made = case(kind, normalise_advantages=True)
-    batch = made.batch()
+    """The same holds for minibatches, on average over ways to divide the rows. Three rows are no
+    steps, and not as many of one shard as of the other."""
+    made, valid = case(kind, normalise_advantages=True), np.ones((6, 2), bool)
+    valid[[1, 3, 4], [0, 0, 1]] = False
+    batch = made.prepare(made.state, made.rollout()._replace(valid=jnp.asarray(valid)))
     shards = [mapped(lambda x, s=s: x[s::2], batch) for s in (0, 1)]
     whole, aux = made.gradients(batch)
     parts = [made.gradients(shard) for shard in shards]

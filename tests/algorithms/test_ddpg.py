@@ -16,6 +16,7 @@ from algorithm_cases import (
     close,
     compiled,
     distinct_targets,
+    gaps_and_steps,
     make_batch,
     mapped,
     same,
@@ -190,6 +191,14 @@ def test_mean_of_the_shards_is_the_whole(subset):
     close(mean._replace(due=None), whole._replace(due=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_are_no_steps_count_nowhere():
+    algorithm, state = made(num_critics=3)
+    answers = [gradients_of(algorithm, state, batch) for batch in gaps_and_steps(make_batch())]
+    (with_gaps, gaps_aux), (alone, alone_aux) = answers
+    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 
 def test_everything_in_the_state_changes():

@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, close, compiled, mapped, same, settled, shards_of
+from algorithm_cases import (
+    KEY,
+    close,
+    compiled,
+    gaps_and_steps,
+    mapped,
+    same,
+    settled,
+    shards_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -237,6 +246,14 @@ def test_mean_of_the_shards_is_the_whole():
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
 
+def test_rows_that_are_no_steps_count_nowhere():
+    one = made(**SUBSET)
+    answers = [one.gradients(batch=batch) for batch in gaps_and_steps(make_batch())]
+    (with_gaps, gaps_aux), (alone, alone_aux) = answers
+    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
+
+
 def test_the_subset_of_critics_is_drawn_anew():
     """Of three critics there are three pairs."""
     one = made(**SUBSET)
@@ -352,6 +369,31 @@ def test_dueling_has_streams_of_its_own_and_the_same_face():
     assert q.shape == (3, 8, CHOICES)
     value = compiled(one.algorithm, "value")(one.state, observation)
     np.testing.assert_allclose(value, q.mean(0).max(-1), rtol=1e-5)
+
+
+SCREEN = ArraySpec((4, 84, 84), "uint8", frames=4)
+BOARD = ArraySpec((10, 10, 4), "bool")
+
+
+@pytest.mark.parametrize(
+    "preset, seen, features", [("atari", SCREEN, 512), ("MinAtar", BOARD, 128)]
+)
+def test_the_presets_of_images_have_wide_streams(preset, seen, features):
+    """Of 512 units each (Wang et al., 2016); without streams the head reads the encoder."""
+
+    def shapes(**settings):
+        config = DDQNConfig(**DDQNConfig.presets[preset], **settings)
+        made = jax.eval_shape(lambda key: DDQN(config).init(Spec(seen, Discrete(6)), key), KEY)
+        senses, members = made.critic.senses, made.critic.members
+        assert jax.tree.leaves(senses)[-2].shape[-1] == features
+        return members, sorted(leaf.shape for leaf in jax.tree.leaves(members))
+
+    _, plain = shapes()
+    assert plain == [(1, 6), (1, features, 6)]
+    critic, dueling = shapes(dueling=True)
+    stream = [(1, 512), (1, features, 512)]
+    assert dueling == sorted([*stream, *stream, (1, 1), (1, 512, 1), (1, 6), (1, 512, 6)])
+    assert critic.value.weight.shape == (1, 512, 1)
 
 
 def test_questions_and_acting_see_observations_as_the_networks_do():

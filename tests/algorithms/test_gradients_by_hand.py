@@ -14,12 +14,13 @@ NOISE = np.random.default_rng(5).normal(size=(8, 2)) * 2.5
 
 
 @cache
-def computed(name, use_log=True):
+def computed(name, use_log=True, critic_subset=None):
     """Gradients, metrics and priorities with known noise in place of the drawn one."""
     learner = importlib.import_module(f"understudy.algorithms.{name}.learner")
     settings = dict(num_critics=3)
     if name == "sac":
         settings |= dict(use_log_entropy=use_log, initial_entropy_coeff=0.3)
+        settings |= dict(critic_subset=critic_subset)
     made = Case(name, **settings)
 
     def known(key, row, size):
@@ -96,13 +97,18 @@ def test_sac_critic(use_log):
     agree_critic(state, gradients, aux, target, 0.5)
 
 
-@pytest.mark.parametrize("use_log", [True, False])
-def test_sac_actor(use_log):
-    state, gradients, aux = computed("sac", use_log)
+@pytest.mark.parametrize(
+    "use_log, critic_subset, opinion",
+    [(True, None, np.min), (False, None, np.min), (True, 2, np.mean)],
+)
+def test_sac_actor(use_log, critic_subset, opinion):
+    """Against the smallest opinion; with a subset in the target against the mean of all critics
+    (REDQ's algorithm 1)."""
+    state, gradients, aux = computed("sac", use_log, critic_subset)
     batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
 
     def loss(weights):
-        return by_hand.sac_actor_loss(weights, critics, batch, 0.3, NOISE)
+        return by_hand.sac_actor_loss(weights, critics, batch, 0.3, NOISE, opinion)
 
     actor = by_hand.numbers(state.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
@@ -112,10 +118,10 @@ def test_sac_actor(use_log):
 @pytest.mark.parametrize("use_log", [True, False])
 def test_sac_temperature(use_log):
     state, gradients, aux = computed("sac", use_log)
-    observation = by_hand.wide(make_batch()).observation
-    _, log_prob = by_hand.gaussian(by_hand.numbers(state.actor), observation, NOISE)
+    batch = by_hand.wide(make_batch())
+    _, log_prob = by_hand.gaussian(by_hand.numbers(state.actor), batch.observation, NOISE)
     parameter = np.log(0.3) if use_log else 0.3
-    slope = -np.mean(log_prob - 2.0)  # the target is minus two dimensions
+    slope = -np.mean(batch.weight * (log_prob - 2.0))  # the target is minus two dimensions
     assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)
     assert float(aux.metrics["entropy"]) == pytest.approx(-log_prob.mean(), rel=1e-4)
     assert float(gradients.temperature) == pytest.approx(slope, rel=1e-4)

@@ -134,9 +134,12 @@ def test_sac_actor_loss_and_its_reparameterised_gradient():
 
 def test_entropy_loss():
     # entropy 1 (mean log π = −1) lies above the target −2: descending must lower τ
-    log_prob = jnp.array([-0.5, -1.5])
+    log_prob, equal = jnp.array([-0.5, -1.5]), jnp.ones(2)
     evaluate = jax.jit(jax.value_and_grad(sac.entropy_loss))
-    value, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(-2.0))
+    value, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(-2.0), equal)
     assert float(value) == pytest.approx(0.9) and float(slope) == pytest.approx(3.0)
-    _, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(4.0))
+    _, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(4.0), equal)
     assert float(slope) == pytest.approx(-3.0)  # and raise it below the target
+    # weights ½ and 3/2: (½·2.5 + 3/2·3.5)/2
+    _, slope = evaluate(jnp.float32(0.3), log_prob, jnp.float32(-2.0), jnp.array([0.5, 1.5]))
+    assert float(slope) == pytest.approx(3.25)

@@ -5,7 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import SPEC, close, compiled, copies_of, same, shards_of
+from algorithm_cases import (
+    SPEC,
+    close,
+    compiled,
+    copies_of,
+    gaps_and_steps,
+    mapped,
+    same,
+    shards_of,
+)
 from mpo_cases import (
     DISCRETE,
     KEY,
@@ -56,6 +65,34 @@ def test_mean_of_the_shards_is_the_whole(kind):
     close(mean._replace(due=None), whole._replace(due=None), 2e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
+
+
+@both
+def test_a_row_of_weight_two_is_two_rows(kind):
+    """Means of prepared batches are Σ w·x / Σ w, whatever the largest weight is. So every bound is
+    one of a weighted mean: the temperatures' and that of each KL. Shards keep to it. (A row's noise
+    goes with its number, and so its copies have the same.)"""
+    made, batch = case(kind, **RICH), batch_of(kind)
+    counts = np.array([3, 1, 0, 0, 2, 1, 1, 0])
+    weighted = batch._replace(weight=jnp.asarray(0.25 * counts, jnp.float32))
+    copies = mapped(lambda x: np.repeat(x, counts, axis=0), batch)._replace(weight=jnp.ones(8))
+    prepared = made.ask("prepare", weighted)
+    (got, aux), (want, want_aux) = (made.gradients(batch=b) for b in (prepared, copies))
+    close(got._replace(due=None), want._replace(due=None), 2e-5)
+    for name in ("kl", "kl_mean", "kl_var", "dual_loss", "actor_loss", "critic_loss"):
+        if name in aux.metrics:
+            close(aux.metrics[name], want_aux.metrics[name], 2e-5)
+    shards = [jax.device_get(made.gradients(batch=shard)[0]) for shard in shards_of(prepared)]
+    close(mean_of_shards(shards)._replace(due=None), want._replace(due=None), 2e-5)
+
+
+@both
+def test_rows_that_are_no_steps_count_nowhere(kind):
+    made = case(kind, **RICH)
+    gaps, steps = gaps_and_steps(batch_of(kind))
+    (with_gaps, gaps_aux), (alone, alone_aux) = (made.gradients(batch=b) for b in (gaps, steps))
+    close(with_gaps._replace(due=None), alone._replace(due=None), 2e-5)
+    close(gaps_aux.metrics, alone_aux.metrics, 2e-5)
 
 
 def test_noise_differs_by_row_by_key_and_by_state():

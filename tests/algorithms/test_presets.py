@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import gymnasium
+import jax
+import numpy as np
 import pytest
 
+import understudy as us
 from understudy.algorithms import available
 from understudy.envs.native import NATIVE
 
@@ -21,6 +24,7 @@ FAMILIES = {
     "atari": ("atari:Pong", "atari:SpaceInvaders"),
     "MinAtar": ("MinAtar/Breakout-v1", "MinAtar/Seaquest-v0", "jax:MinAtar-Breakout-v1"),
 }
+WITH_FAMILIES = ("a2c", "ddqn", "mpo", "sac")  # those that choose among discrete actions
 
 presets = pytest.mark.parametrize(("name", "env"), PRESETS)
 tasks = pytest.mark.parametrize(("name", "env"), [p for p in PRESETS if p[1] not in FAMILIES])
@@ -51,15 +55,39 @@ def test_it_serves_other_versions_and_the_native_environment(name, env):
     assert config_class.for_environment(f"jax:{env}") == config_class.for_environment(env)
 
 
+@pytest.mark.parametrize("name", WITH_FAMILIES)
 @pytest.mark.parametrize(
     ("family", "game"), [(kind, game) for kind, games in FAMILIES.items() for game in games]
 )
-def test_a_family_has_one_for_all_its_games(family, game):
-    config_class = CONFIGS["ddqn"]
-    assert config_class.for_environment(game) == (
-        config_class(**config_class.presets[family]),
-        family,
+def test_a_family_has_one_for_all_its_games(name, family, game):
+    config_class = CONFIGS[name]
+    config, used = config_class.for_environment(game)
+    assert (config, used) == (config_class(**config_class.presets[family]), family)
+    # A screen shows no motion; MinAtar's boards have a plane for what moved where.
+    assert config.frame_stack == (4 if family == "atari" else 1)
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
+def test_the_preset_of_a_family_trains(name):
+    config, used = CONFIGS[name].for_environment("jax:MinAtar-Breakout-v1")
+    fields = {field.name for field in dataclasses.fields(config)}
+    small = dict(batch_size=8, buffer_size=1_000, start_steps=40, min_buffer_size=40)
+    small = {field: size for field, size in small.items() if field in fields}
+    agent = getattr(us, name.upper())(
+        "jax:MinAtar-Breakout-v1", dataclasses.replace(config, **small)
     )
+    before = jax.tree.leaves(agent.get_weights())
+    summary = agent.train(320, progress=False, run=us.RunConfig(evaluation_episodes=1))
+    after = jax.tree.leaves(agent.get_weights())
+    assert used == "MinAtar" and not summary.diverged
+    assert agent._trainer is not None
+    # One for 5 steps in 8 environments, or for every fourth step after the first 40.
+    assert agent._trainer.position.updates >= (8 if name == "a2c" else 70)
+    assert all(np.isfinite(leaf).all() for leaf in after)
+    changed = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
+    assert all(changed)
+    agent.close()
 
 
 @pytest.mark.parametrize("config_class", CONFIGS.values())

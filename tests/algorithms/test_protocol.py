@@ -11,6 +11,7 @@ from algorithm_cases import (
     close,
     compiled,
     copies_of,
+    gaps_and_steps,
     make_batch,
     mapped,
     same,
@@ -62,6 +63,16 @@ def test_mean_of_the_shards_is_the_whole(name):
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
     losses = [aux.metrics["critic_loss"] for _, aux in shards]
     assert np.mean(losses) == pytest.approx(float(whole_aux.metrics["critic_loss"]), rel=1e-4)
+
+
+@both
+def test_rows_that_are_no_steps_count_nowhere(name):
+    """In no gradient (SAC's temperature has one too) and in no metric."""
+    made = case(name)
+    gaps, steps = gaps_and_steps(make_batch())
+    (with_gaps, gaps_aux), (alone, alone_aux) = map(made.gradients, (None, None), (gaps, steps))
+    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 
 @both

@@ -16,6 +16,7 @@ from algorithm_cases import (
     close,
     compiled,
     distinct_targets,
+    gaps_and_steps,
     mapped,
     same,
     shards_of,
@@ -101,9 +102,9 @@ def target_by_hand(actor, target_critics, batch, alpha):
     return batch.reward + batch.discount * (p * soft_q).sum(-1)
 
 
-def actor_loss_by_hand(actor, critics, batch, alpha):
+def actor_loss_by_hand(actor, critics, batch, alpha, opinion=np.min):
     p = policy_by_hand(actor, batch.observation)
-    inner = alpha * np.log(p) - all_q(critics, batch.observation).min(0)
+    inner = alpha * np.log(p) - opinion(all_q(critics, batch.observation), axis=0)
     return np.mean(batch.weight * (p * inner).sum(-1))
 
 
@@ -166,15 +167,16 @@ def test_actor(kind):
 def test_temperature(kind):
     algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
-    p = policy_by_hand(by_hand.numbers(state.actor), by_hand.wide(make_batch()).observation)
-    entropy = -(p * np.log(p)).sum(-1).mean()
+    batch = by_hand.wide(make_batch())
+    p = policy_by_hand(by_hand.numbers(state.actor), batch.observation)
+    entropy = -(p * np.log(p)).sum(-1)
     assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)
-    assert float(aux.metrics["entropy"]) == pytest.approx(entropy, rel=1e-4)
+    assert float(aux.metrics["entropy"]) == pytest.approx(entropy.mean(), rel=1e-4)
     if kind == "fixed":
         assert "ent_coef_loss" not in aux.metrics
         assert same(updated(algorithm, state)[0].temperature, state.temperature)
         return
-    slope = entropy - 0.5 * np.log(CHOICES)
+    slope = np.mean(batch.weight * (entropy - 0.5 * np.log(CHOICES)))
     parameter = np.log(0.3) if kind == "learned in log space" else 0.3
     assert float(gradients.temperature) == pytest.approx(slope, rel=1e-4)
     assert float(aux.metrics["ent_coef_loss"]) == pytest.approx(parameter * slope, rel=1e-4)
@@ -228,7 +230,29 @@ def test_a_drawn_critic_speaks_for_all():
     assert seen == {0, 1, 2}
 
 
+def test_the_actor_follows_the_mean_of_critics_that_are_drawn_from():
+    """REDQ's algorithm 1: all critics' mean, where the target has a subset's minimum."""
+    algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
+    gradients, aux = gradients_of(algorithm, state)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+
+    def loss(weights):
+        return actor_loss_by_hand(weights, critics, batch, 0.3, np.mean)
+
+    actor = by_hand.numbers(state.actor)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
+    agree(gradients.actor, by_hand.derivative(loss, actor))
+
+
 # -- the protocol -----------------------------------------------------------------------------
+
+
+def test_rows_that_are_no_steps_count_nowhere():
+    algorithm, state = made(**LEARNED)
+    answers = [gradients_of(algorithm, state, batch) for batch in gaps_and_steps(make_batch())]
+    (with_gaps, gaps_aux), (alone, alone_aux) = answers
+    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 
 def test_the_networks_are_those_of_discrete_actions():

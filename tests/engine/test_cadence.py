@@ -15,8 +15,8 @@ from understudy.types import Sequences
 
 def cadence(num_envs=1, **changes):
     standard = dict(
-        buffer_size=1000, batch_size=4, n_step=1, start_steps=10, min_buffer_size=6,
-        updates_per_step=1.0, update_every=1,
+        buffer_size=1000, batch_size=4, n_step=1, start_steps=10, max_start_steps=10_000,
+        min_buffer_size=6, updates_per_step=1.0, update_every=1,
     )  # fmt: skip
     return Cadence.of(Replay(**(standard | changes)), num_envs)
 
@@ -159,3 +159,40 @@ def test_learning_waits_for_a_whole_sequence(num_envs, enough, stride):
     starts = range(0, stored, stride)
     assert any(start + parts.burn_in + parts.length <= stored for start in starts)
     assert stored * num_envs >= enough
+
+
+@given(
+    ratio=st.sampled_from([0.01, 0.123, 0.25, 1.0, 1.5, 20.0]),
+    update_every=st.integers(1, 12),
+    num_envs=st.integers(1, 9),
+    enough=st.integers(1, 60),
+)
+def test_the_first_update(ratio, update_every, num_envs, enough):
+    one = cadence(
+        num_envs, updates_per_step=ratio, update_every=update_every, min_buffer_size=enough
+    )
+    done = [one.updates_after(iteration) for iteration in range(400)]
+    assert one.first_update_iteration == next(i for i, count in enumerate(done) if count) + 1
+
+
+@pytest.mark.parametrize(
+    ("training", "given", "most", "enough", "random", "first"),
+    [
+        (1_000_000, None, 25_000, 25_000, 25_000, 25_000),  # a published setting
+        (20_000, None, 25_000, 25_000, 2_000, 2_000),  # it would have learned nothing
+        (20_000, None, 10_000, 1_000, 2_000, 1_000),
+        (3_000, None, 10_000, 1_000, 300, 300),
+        (3, None, 10_000, 1_000, 0, 1),
+        (20_000, 25_000, 10_000, 25_000, 25_000, 25_000),  # as asked for
+        (0, None, 10_000, 1_000, 10_000, 1_000),  # not known
+    ],
+)
+def test_random_steps_by_default_are_a_tenth_of_the_run(
+    training, given, most, enough, random, first
+):
+    appetite = Replay(
+        buffer_size=10**6, batch_size=4, n_step=1, start_steps=given, max_start_steps=most,
+        min_buffer_size=enough, updates_per_step=1.0, update_every=1,
+    )  # fmt: skip
+    one = Cadence.of(appetite, 1, training)
+    assert (one.random_iterations, one.first_update_iteration) == (random, first)

@@ -176,3 +176,32 @@ def test_without_a_terminal_a_line_says_that_it_compiles():
     screen = io.StringIO()
     with Progress(100, "SAC", console=Console(file=screen)):
         assert screen.getvalue() == "SAC | compiling …\n"
+
+
+def test_a_short_training_learns_with_default_settings(caplog):
+    """TD3 acted at random for 25,000 steps, whatever the length of the run, and said nothing."""
+    config = us.TD3Config(hidden_sizes=(8,), batch_size=8, buffer_size=4_000)
+    agent = us.TD3("jax:Pendulum-v1", config)
+    agent.train(400, progress=False)
+    assert agent._trainer.cadence.random_iterations == 40
+    assert agent._trainer.position.updates == 361 and not caplog.records
+    agent.train(4_000 - 400, progress=False)  # no second phase of random actions
+    assert agent._trainer.cadence.random_iterations == 40
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (400, "step 500 of a training that ends at step 400, and so learns nothing: train longer"),
+        (800, "step 500 of a training that ends at step 800, and so learns little: train longer"),
+        (1_200, None),
+    ],
+)
+def test_a_training_that_hardly_learns_says_so(steps, words, caplog):
+    agent = us.SAC(
+        "jax:Pendulum-v1", us.SACConfig(**SMALL | dict(min_buffer_size=500, buffer_size=512))
+    )
+    trainer = agent._ensure_trainer()
+    trainer.begin_training(steps)
+    told = [record.getMessage() for record in caplog.records]
+    assert not told if words is None else words in told[0]

@@ -104,10 +104,10 @@ def test_dueling_values_are_their_formula(sizes, layer_norm):
     made = config(hidden_sizes=sizes, layer_norm=layer_norm)
     q_values = member(make_q_values(SPEC, made, Networks(), KEY, dueling=True))
     assert isinstance(q_values, DuelingQValues)
-    # the last hidden layer is there twice, the others once
+    # the last hidden layer is there twice, the others once; streams without any have 512 units
     assert [layer.weight.shape[-1] for layer in q_values.encoder.layers] == list(sizes[:-1])
     for stream in q_values.streams:
-        assert [layer.weight.shape[-1] for layer in stream.layers] == list(sizes[-1:])
+        assert [layer.weight.shape[-1] for layer in stream.layers] == list(sizes[-1:] or [512])
     x = observations(4, 2)
     shared = hidden(q_values.encoder, x)
     value = linear(q_values.value, hidden(q_values.streams[0], shared))

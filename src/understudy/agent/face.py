@@ -129,6 +129,7 @@ class Agent:
             run = (run or RunConfig()).completed(
                 trainer.steps + steps, trainer.setting.num_envs, longest_episode(self._source)
             )
+            trainer.begin_training(trainer.steps + steps)
             self._scheduling.follow(trainer, schedules, trainer.steps + steps)
             facts = {"total_steps": trainer.steps + steps, "env_title": self.env_title}
             about = self._about() | facts | {"run_config": dataclasses.asdict(run)}

@@ -142,7 +142,8 @@ def _parse(about: dict[str, Any], explores: bool) -> Manifest:
 
 
 def _position(kind: type, stored: Mapping[str, Any]) -> Any:
-    """Counters are whole numbers from 0 on."""
+    """Counters are whole numbers from 0 on. An older file may lack some."""
+    stored = dataclasses.asdict(kind()) | dict(stored)
     count = whole(0, LARGEST)
     schema = {
         field.name: (lambda value: number(value) and value >= 0) if field.type is float else count

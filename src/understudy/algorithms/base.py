@@ -47,7 +47,8 @@ class Replay:
     buffer_size: int
     batch_size: int
     n_step: int
-    start_steps: int  # uniformly random actions before the policy acts
+    start_steps: int | None  # uniformly random actions before the policy acts
+    max_start_steps: int  # where their number depends on the length of the run
     min_buffer_size: int  # transitions stored before the first update
     updates_per_step: float  # per environment transition, whatever the number of environments
     update_every: int  # updates happen where transitions pass a multiple of this

@@ -48,10 +48,14 @@ class ReplayConfig(PerceptionConfig):
     """Transitions per update."""
     n_step: int = setting(1, at_least=1)
     """Rewards summed before bootstrapping; sums never cross an episode."""
-    start_steps: int = setting(10_000, at_least=0)
-    """Steps of uniformly random actions before the policy acts."""
+    start_steps: int | None = setting(None, at_least=0)
+    """Steps of uniformly random actions before the policy acts (default: a tenth of the first
+    training, at most max_start_steps)."""
+    max_start_steps: int = setting(10_000, at_least=0)
+    """The most random steps, where start_steps is not set."""
     min_buffer_size: int = setting(1_000, at_least=1)
-    """Transitions stored before the first update."""
+    """Transitions stored before the first update (at most as many as there are random steps, where
+    a short training has fewer than max_start_steps of them)."""
     updates_per_step: float = setting(1.0, above=0.0)
     """Updates per environment transition, whatever the number of environments."""
     updates_per_vector_step: float | None = setting(None, above=0.0)
@@ -158,6 +162,7 @@ class ReplayConfig(PerceptionConfig):
             batch_size=self.batch_size,
             n_step=self.n_step,
             start_steps=self.start_steps,
+            max_start_steps=self.max_start_steps,
             min_buffer_size=self.min_buffer_size,
             updates_per_step=self.updates_per_step,
             update_every=self.update_every,

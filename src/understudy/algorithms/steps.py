@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from understudy.algorithms.base import Index
 from understudy.algorithms.settings import Config
@@ -64,6 +64,14 @@ def absent(compute: Callable[[], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
     gradient, metrics = jax.eval_shape(compute)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
     return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
+
+
+def mean_over_steps(
+    value: Float[Array, "*critics batch"], weight: Float[Array, " batch"]
+) -> Scalar:
+    """The mean over rows that are steps, for metrics. NaN, which no mean counts, if there are
+    none."""
+    return jnp.mean(value, where=weight > 0)
 
 
 def hard_copy(tree: Tree) -> Tree:

@@ -65,7 +65,7 @@ class ClusterTrainer(Trainer):
         started = self._start(kept_elsewhere=cluster.replay == "sharded")
         self.held = self.learning = Learning(setting.algorithm, self._parcel, *started)
         self.setting = setting
-        self.cadence = whole_fragments(Cadence.of(self._appetite, setting.num_envs), self._length)
+        self.cadence = self._make_cadence()
         self._ray = join(cluster)
         self._workers: GradientWorkers | ShardedWorkers | None = None
         if cluster.gradient_workers:
@@ -89,7 +89,8 @@ class ClusterTrainer(Trainer):
         """Iterations of an order."""
         if isinstance(self._appetite, Rollout):
             return self._appetite.horizon
-        block = Cadence.of(self._appetite, self.setting.num_envs).block_iterations
+        cadence = Cadence.of(self._appetite, self.setting.num_envs)
+        block = cadence.block_iterations if cadence.regular else 1
         wanted = self._cluster.fragment or USUAL_FRAGMENT
         return block * max(1, round(wanted / block))
 
@@ -324,6 +325,9 @@ class ClusterTrainer(Trainer):
             delivery = Delivery(place, lives[place], order, one["blocks"], empty, {}, bool(torn))
             self._arrived.append(delivery)
             number += 1
+
+    def _make_cadence(self) -> Cadence:
+        return whole_fragments(super()._make_cadence(), self._length)
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)

@@ -28,7 +28,8 @@ class Cadence:
     release: int  # updates are done where transitions pass a multiple of this
 
     @classmethod
-    def of(cls, appetite: Appetite, num_envs: int) -> "Cadence":
+    def of(cls, appetite: Appetite, num_envs: int, training: int = 0) -> "Cadence":
+        """`training` is the length of the first training in steps; 0 where it is not known."""
         if isinstance(appetite, Rollout):
             transitions = appetite.horizon * num_envs
             return cls(
@@ -38,7 +39,13 @@ class Cadence:
                 ratio=Fraction(appetite.minibatches, transitions),
                 release=transitions,
             )
-        waiting = math.ceil(appetite.min_buffer_size / num_envs)
+        random, enough = appetite.start_steps, appetite.min_buffer_size
+        if random is None:
+            random = appetite.max_start_steps
+            if training and training // 10 < random:
+                random = training // 10
+                enough = max(1, min(enough, random))
+        waiting = math.ceil(enough / num_envs)
         if appetite.sequences is not None:  # until there is a whole one
             needed = appetite.sequences.burn_in + appetite.sequences.length
             waiting = max(waiting, needed + appetite.sequences.stride)
@@ -48,7 +55,7 @@ class Cadence:
             ratio = exact(appetite.updates_per_vector_step) / num_envs
         return cls(
             num_envs=num_envs,
-            random_iterations=math.ceil(appetite.start_steps / num_envs),
+            random_iterations=math.ceil(random / num_envs),
             first_learning_iteration=waiting - 1,
             ratio=ratio,
             release=appetite.update_every,
@@ -68,6 +75,13 @@ class Cadence:
     def regular(self) -> bool:
         """Whether all updates of a block follow its last iteration."""
         return self._owed((self.block_iterations - 1) * self.num_envs) == 0
+
+    @property
+    def first_update_iteration(self) -> int:
+        """The iterations that are done when the first update follows."""
+        transitions = math.ceil(math.ceil(1 / self.ratio) / self.release) * self.release
+        iterations = math.ceil((self._origin + transitions) / self.num_envs)
+        return max(iterations, self.first_learning_iteration + 1)
 
     def refilling(self, iteration: int) -> "Cadence":
         """The same from `iteration` on with an empty ring: learning waits for it to fill."""

@@ -24,6 +24,7 @@ class Position:
     updates: int = 0
     horizon: int = 0  # steps in all at the end of the present training: schedules span them
     refilled_from: int = 0  # the iteration at which an empty ring was last begun
+    first_training: int = 0  # steps of the first training, by which defaults are chosen
     logged: int = 0  # iterations that the log has told of
     seconds: float = 0.0  # of the run, over all calls of `train`
 

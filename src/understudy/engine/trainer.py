@@ -122,6 +122,29 @@ class Trainer(abc.ABC):
         members = self.setting.num_seeds
         self.movement = Movement(wanted, self.position.horizon, members, config) if wanted else None
 
+    def begin_training(self, total: int) -> None:
+        """Choose what depends on the length of the first training, and say so if a training up to
+        step `total` would hardly learn."""
+        if not self.position.first_training and not self.position.iterations:
+            self.position.first_training = total
+            self.cadence = self._make_cadence()
+        first = self.cadence.first_update_iteration * self.setting.num_envs
+        if self.position.iterations == 0 and first > total // 2:
+            learns = "and so learns little" if first <= total else "and so learns nothing"
+            _log.warning(
+                "the first update follows step %s of a training that ends at step %s, %s: train "
+                "longer, or lower %s", f"{first:,}", f"{total:,}", learns, self._waits_for(),
+            )  # fmt: skip
+
+    def _waits_for(self) -> str:
+        """The settings that put off the first update."""
+        rollouts = isinstance(self.setting.algorithm.appetite, Rollout)
+        return "horizon or num_envs" if rollouts else "min_buffer_size or update_every"
+
+    def _make_cadence(self) -> Cadence:
+        appetite = self.setting.algorithm.appetite
+        return Cadence.of(appetite, self.setting.num_envs, self.position.first_training)
+
     def set(self, values: Mapping[str, Any]) -> None:
         """Change hyper-parameters now, for all members or for each; their schedules end."""
         state, config = self.learner.state, self.setting.algorithm.config
@@ -162,6 +185,7 @@ class Trainer(abc.ABC):
             self._put_world_back(snapshot.world)
         self.learner = put_back(self.learner, snapshot.learner)
         self.position = position
+        self.cadence = self._make_cadence()
         if position.refilled_from:
             self.cadence = self.cadence.refilling(position.refilled_from)
 
@@ -247,8 +271,8 @@ class Trainer(abc.ABC):
         self._roomy = self.setting  # what experience was made for
         self._sharding = find_sharding(self.setting)
         place = None if kept_elsewhere else choose(self.setting, self.places)
-        self.cadence = Cadence.of(appetite, num_envs)
         self.position = Position()
+        self.cadence = self._make_cadence()
         self._told_of: set[int] = set()  # members that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
         keys = member_keys(self.setting.seed, members, INITIALISATION)

@@ -12,6 +12,8 @@ from understudy.nets.replaceable import EncoderMaker, Networks, build_encoder
 from understudy.nets.senses import Borrowed, Senses, make_senses, with_senses
 from understudy.types import Key, Spec, Tree
 
+STREAM_SIZE = 512  # of dueling streams without hidden layers to take theirs from
+
 
 def make_actor(
     head: Any,
@@ -64,7 +66,8 @@ def make_q_values(
     """`config.num_critics` independently initialised Q(s, ·) over discrete choices, stacked.
 
     With `dueling` the last hidden layer is there twice, once for the value and once for
-    the advantages; a user's encoder takes the place of the layers before it.
+    the advantages; a user's encoder takes the place of the layers before it. Where there are no
+    hidden layers, each stream has one of 512 units, as in Wang et al. (2016).
     """
     sizes = _sizes(config.critic_hidden_sizes, config)
     initialiser = INITIALISERS[config.initialisation]
@@ -83,9 +86,9 @@ def make_q_values(
         encoder, features = build_encoder(
             networks.critic_encoder, _layers(sizes[:-1], config), inputs, encoder_key
         )
-        own = _layers(sizes[-1:], config)
+        width = sizes[-1] if sizes else STREAM_SIZE
+        own = _layers((width,), config)
         streams = own(features, value_key), own(features, advantage_key)
-        width = sizes[-1] if sizes else features
         return DuelingQValues(encoder, streams, width, choices, head_key, initialiser)
 
     return _seeing(senses, ensemble(make_dueling if dueling else make, config.num_critics, key))

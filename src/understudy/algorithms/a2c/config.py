@@ -19,6 +19,8 @@ _TIANSHOU = dict(
     normalise_rewards=True,
     initial_log_std=-0.5,
 )
+# Policy and value see by one encoder, whose features go straight to both heads.
+_SEEING = dict(share_encoder=True, hidden_sizes=(), entropy_coeff=0.01)
 
 
 @final
@@ -113,6 +115,9 @@ class A2CConfig(PerceptionConfig):
             gae_lambda=0.95,
             entropy_coeff=0.01,
         ),
+        # RL Baselines3 Zoo's, there with 16 environments; λ on MinAtar is that of AC(λ).
+        "atari": dict(_SEEING, frame_stack=4, value_coeff=0.25),
+        "MinAtar": dict(_SEEING, gae_lambda=0.8),
         "Acrobot-v1": dict(normalise_observations=True, normalise_rewards=True),
         "Pendulum-v1": dict(
             learning_rate=1.5e-3,

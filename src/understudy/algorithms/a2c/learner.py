@@ -189,7 +189,7 @@ class A2C(Algorithm):
         target = advantage + value
         if self.config.normalise_advantages:
             advantage = losses.standardised(advantage, steps.valid)
-        facts = (steps.action, advantage, target, steps.valid.astype(jnp.float32))
+        facts = (steps.action, advantage, target, losses.weights(steps.valid))
         if steps.memory is not None:
             facts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), facts)
         action, advantage, target, weight = map(losses.rows, facts)

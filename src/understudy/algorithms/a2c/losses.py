@@ -23,7 +23,7 @@ class Prepared(NamedTuple):
     action: Shaped[Array, "rows *action"]
     advantage: Float[Array, " rows"]
     value_target: Float[Array, " rows"]
-    weight: Float[Array, " rows"]  # 1, or 0 where there was no step
+    weight: Float[Array, " rows"]  # 0 where there was no step; a mean of 1 over the rollout
     row: Int32[Array, " rows"]
 
 
@@ -86,6 +86,12 @@ def standardised(
     """Zero mean and unit variance over the steps that were."""
     mean, std = (moment(advantage, where=valid) for moment in (jnp.mean, jnp.std))
     return jnp.where(valid, (advantage - mean) / (std + 1e-8), 0.0)
+
+
+def weights(valid: Bool[Array, "time envs"]) -> Float[Array, "time envs"]:
+    """Equal for all steps, 0 where there was none. A mean over all rows is one over steps, and so
+    is the mean of the means over equal parts of the rows."""
+    return valid * (valid.size / jnp.maximum(jnp.sum(valid), 1))
 
 
 def actor_loss(policy: Distribution, batch: Prepared) -> Scalar:

@@ -8,8 +8,10 @@ from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of Tianshou's benchmark, and of RL Baselines3 Zoo; sources in docs/presets.md.
-_TIANSHOU = dict(learning_rate=1e-3, start_steps=25_000, min_buffer_size=25_000)
-_ZOO = dict(learning_rate=1e-3, hidden_sizes=(400, 300), start_steps=10_000, min_buffer_size=10_000)
+_TIANSHOU = dict(learning_rate=1e-3, max_start_steps=25_000, min_buffer_size=25_000)
+_ZOO = dict(
+    learning_rate=1e-3, hidden_sizes=(400, 300), max_start_steps=10_000, min_buffer_size=10_000
+)
 _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 
 
@@ -52,7 +54,7 @@ class DDPGConfig(ReplayConfig):
         ),
         # What was learned comes and goes at a constant step size; one that falls keeps it.
         "Pendulum-P-v1": dict(REMEMBERING, anneal_learning_rate=True),
-        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, max_start_steps=5_000),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TIANSHOU),
         **dict.fromkeys(
             ("Reacher-v5", "InvertedPendulum-v5", "InvertedDoublePendulum-v5"), _TIANSHOU

@@ -22,6 +22,7 @@ from understudy.algorithms.steps import (
     hard_copy,
     initial_hyper,
     learning_rate,
+    mean_over_steps,
     when,
 )
 from understudy.math.noise import ornstein_uhlenbeck
@@ -161,7 +162,7 @@ class DDPG(Algorithm):
         critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
-            "q_mean": jnp.mean(target + error),
+            "q_mean": mean_over_steps(target + error, batch.weight),
             **actor_metrics,
         }
         return Gradients(actor_gradient, critic_gradient, due), Aux(

@@ -18,7 +18,8 @@ class DDQNConfig(ReplayConfig):
     loss: str = setting("huber", choices=("huber", "squared"))
     """What an error costs: half its square, and under huber beyond 1 no more than linearly."""
     dueling: bool = setting(False)
-    """Estimate a state's value and its actions' advantages in streams of their own."""
+    """Estimate a state's value and its actions' advantages in streams of their own: the last hidden
+    layer is there twice. Without hidden layers each stream has one of 512 units."""
     initial_epsilon: float = setting(1.0, at_least=0.0, at_most=1.0)
     """Share of random actions at the first step; it moves under the name epsilon."""
     final_epsilon: float = setting(0.05, at_least=0.0, at_most=1.0)
@@ -31,8 +32,8 @@ class DDQNConfig(ReplayConfig):
     """How far targets move towards their networks at each target update; 1 is a hard copy."""
     target_update_interval: int = setting(500, at_least=1)
     """Updates between two target updates."""
-    start_steps: int = setting(1_000, at_least=0)
-    """Steps of uniformly random actions before the policy acts."""
+    max_start_steps: int = setting(1_000, at_least=0)
+    """The most random steps, where start_steps is not set."""
     max_grad_norm: float | None = setting(10.0, above=0.0)
     """Clip each network's gradient to this global norm; none is off."""
     num_critics: int = setting(1, at_least=1)
@@ -81,7 +82,7 @@ class DDQNConfig(ReplayConfig):
             batch_size=32,
             buffer_size=100_000,
             n_step=3,
-            start_steps=10_000,
+            max_start_steps=10_000,
             min_buffer_size=10_000,
             updates_per_step=0.25,
             update_every=4,
@@ -95,7 +96,7 @@ class DDQNConfig(ReplayConfig):
             batch_size=64,
             buffer_size=100_000,
             n_step=3,
-            start_steps=5_000,
+            max_start_steps=5_000,
             min_buffer_size=5_000,
             updates_per_step=0.25,
             update_every=8,

@@ -19,6 +19,7 @@ from understudy.algorithms.steps import (
     hard_copy,
     initial_hyper,
     learning_rate,
+    mean_over_steps,
     when,
 )
 from understudy.math.noise import epsilon_greedy
@@ -139,7 +140,7 @@ class DDQN(Algorithm):
         )
         metrics = {
             "critic_loss": critic_loss,
-            "q_mean": jnp.mean(target + error),
+            "q_mean": mean_over_steps(target + error, batch.weight),
             "epsilon": state.hyper["epsilon"],
         }
         return Gradients(critic_gradient, due), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))

@@ -25,10 +25,22 @@ _TONIC = dict(
     batch_size=100,
     n_step=5,
     update_every=50,
-    start_steps=10_000,
+    max_start_steps=10_000,
     min_buffer_size=10_000,
     penalise_actions=True,
     normalise_observations=True,
+)
+# Of Acme's MPO with a categorical policy, which is not tuned for games; see docs/presets.md.
+_ACME = dict(
+    hidden_sizes=(),
+    learning_rate=1e-4,
+    max_grad_norm=40.0,
+    tau=1.0,
+    target_update_interval=100,
+    kl_constraint=2.5e-3,
+    initial_temperature=3.05,
+    initial_multiplier=3.05,
+    updates_per_step=0.25,
 )
 
 
@@ -115,11 +127,29 @@ class MPOConfig(ReplayConfig):
             kl_constraint=1e-3,
             normalise_observations=True,
         ),
+        # What concerns replay is of DDQN's presets.
+        "atari": dict(
+            _ACME,
+            frame_stack=4,
+            batch_size=32,
+            buffer_size=100_000,
+            max_start_steps=10_000,
+            min_buffer_size=10_000,
+            update_every=4,
+        ),
+        "MinAtar": dict(
+            _ACME,
+            batch_size=64,
+            buffer_size=100_000,
+            max_start_steps=5_000,
+            min_buffer_size=5_000,
+            update_every=8,
+        ),
         "HalfCheetah-v5": dict(
             actor_learning_rate=3e-4,
             critic_learning_rate=1e-3,
             n_step=3,
-            start_steps=5_000,
+            max_start_steps=5_000,
             kl_mean_constraint=5e-3,
             penalise_actions=True,
             normalise_observations=True,

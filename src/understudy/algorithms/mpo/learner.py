@@ -23,6 +23,7 @@ from understudy.algorithms.steps import (
     hard_copy,
     initial_hyper,
     learning_rate,
+    mean_over_steps,
     when,
 )
 from understudy.math.densities import row_normals
@@ -143,6 +144,12 @@ class MPO(Algorithm):
             action = jnp.clip(action, -1.0, 1.0)
         return action, noise, {}
 
+    def prepare(self, state: State, batch: Batch) -> Batch:
+        """Scale weights to a mean of 1 over the batch: means over rows, and means of shards' means,
+        are then Σ w·x / Σ w, which the constraints bound."""
+        batch = super().prepare(state, batch)
+        return batch._replace(weight=batch.weight / jnp.mean(batch.weight))
+
     @property
     def due_period(self) -> int:
         return self.config.target_update_interval
@@ -168,7 +175,8 @@ class MPO(Algorithm):
             state, batch, options, addon_key
         )
         critic_gradient = add_shared(critic_gradient, shared)
-        metrics |= {"critic_loss": critic_loss, "q_mean": jnp.mean(target + error)}
+        q_mean = mean_over_steps(target + error, batch.weight)
+        metrics |= {"critic_loss": critic_loss, "q_mean": q_mean}
         gradients = Gradients(actor_gradient, critic_gradient, dual_gradient, due)
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
@@ -188,7 +196,7 @@ class MPO(Algorithm):
             loss, kls = fit(policy, options, improved, batch.weight)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, key)
             total = loss + losses.priced(kls, values) + extra
-            entropy = jnp.mean(policy.entropy())
+            entropy = mean_over_steps(policy.entropy(), batch.weight)
             return total, (kls, {"actor_loss": total, "entropy": entropy, **addon_metrics})
 
         (_, (kls, actor_metrics)), actor_gradient, shared = differentiate_actor(

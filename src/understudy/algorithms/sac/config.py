@@ -8,7 +8,7 @@ from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of RL Baselines3 Zoo; sources in docs/presets.md.
-_ZOO = dict(learning_rate=3e-4, start_steps=10_000, min_buffer_size=10_000)
+_ZOO = dict(learning_rate=3e-4, max_start_steps=10_000, min_buffer_size=10_000)
 
 
 @final
@@ -16,6 +16,12 @@ _ZOO = dict(learning_rate=3e-4, start_steps=10_000, min_buffer_size=10_000)
 class SACConfig(ReplayConfig):
     """Soft Actor-Critic, for continuous and for discrete actions."""
 
+    n_step: int = setting(1, at_least=1)
+    """Rewards summed before bootstrapping; sums never cross an episode. Targets of more than one
+    step omit the entropy of the steps between."""
+    critic_subset: int | None = setting(None, at_least=1)
+    """Critics, drawn anew for each update, whose smallest opinion counts in the target (default:
+    all of them). With it the mean of all critics counts in the actor's loss (REDQ)."""
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
@@ -50,7 +56,30 @@ class SACConfig(ReplayConfig):
             min_buffer_size=500,
         ),
         "Pendulum-P-v1": REMEMBERING,
-        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
+        # CleanRL's `sac_atari.py`, whose target interval counts steps; see docs/presets.md.
+        "atari": dict(
+            frame_stack=4,
+            hidden_sizes=(),
+            share_encoder=False,
+            batch_size=64,
+            max_start_steps=20_000,
+            min_buffer_size=20_000,
+            updates_per_step=0.25,
+            update_every=4,
+            tau=1.0,
+            target_update_interval=2_000,
+        ),
+        "MinAtar": dict(
+            hidden_sizes=(),
+            share_encoder=False,
+            batch_size=64,
+            buffer_size=100_000,
+            max_start_steps=5_000,
+            min_buffer_size=5_000,
+            updates_per_step=0.25,
+            update_every=8,
+        ),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, max_start_steps=5_000, min_buffer_size=1_000),
         # A fixed temperature is steadier here (Tianshou's benchmark).
         "Hopper-v5": dict(_ZOO, learning_rate=1e-3, entropy_coeff=0.2),
         **dict.fromkeys(("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"), _ZOO),

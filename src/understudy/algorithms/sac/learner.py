@@ -24,6 +24,7 @@ from understudy.algorithms.steps import (
     hard_copy,
     initial_hyper,
     learning_rate,
+    mean_over_steps,
     when,
 )
 from understudy.math.densities import (
@@ -31,7 +32,7 @@ from understudy.math.densities import (
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
-from understudy.math.targets import polyak
+from understudy.math.targets import pessimistic, polyak
 from understudy.nets import CategoricalActor, SquashedGaussianActor, lend
 from understudy.nets.build import make_actor, make_critics, make_q_values
 from understudy.nets.normaliser import Moments
@@ -155,7 +156,10 @@ class SAC(Algorithm):
         coeff = self.entropy_coeff(state)
         critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
         looked_at = self.for_actor(state, batch)
-        target, loss_of_actor = objectives(state, critics, batch, looked_at, coeff, noise_key)
+        reduction = pessimistic if self.config.critic_subset is None else losses.average
+        target, loss_of_actor = objectives(
+            state, critics, batch, looked_at, coeff, noise_key, reduction
+        )
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
 
@@ -168,14 +172,14 @@ class SAC(Algorithm):
             actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
         )
         entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
-            state.temperature, log_prob, state.hyper["target_entropy"]
+            state.temperature, log_prob, state.hyper["target_entropy"], batch.weight
         )
         metrics = {
             "actor_loss": actor_loss,
             "critic_loss": critic_loss,
             "ent_coef": coeff,
-            "entropy": -jnp.mean(log_prob),
-            "q_mean": jnp.mean(target + error),
+            "entropy": -mean_over_steps(log_prob, batch.weight),
+            "q_mean": mean_over_steps(target + error, batch.weight),
             **addon_metrics,
         }
         if self.config.entropy_coeff is None:
@@ -245,15 +249,26 @@ ActorLoss = Callable[[Any], tuple[Scalar, Float[Array, " batch"]]]
 
 
 def objectives(
-    state: State, target_critic: Any, batch: Batch, for_actor: Batch, coeff: Scalar, key: Key
+    state: State,
+    target_critic: Any,
+    batch: Batch,
+    for_actor: Batch,
+    coeff: Scalar,
+    key: Key,
+    reduction: losses.Reduction,
 ) -> tuple[Float[Array, " batch"], ActorLoss]:
     """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
-    for every row over continuous ones. (The actor's class is known when a program is traced.)"""
+    for every row over continuous ones. (The actor's class is known when a program is traced.)
+    `reduction` makes one value of the critics' in the actor's loss."""
     actor, critic = lend(state.actor, state.critic), state.critic
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
-        return target, lambda actor: losses.discrete_actor_loss(actor, critic, for_actor, coeff)
+        return target, lambda actor: losses.discrete_actor_loss(
+            actor, critic, for_actor, coeff, reduction
+        )
     noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
     actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
     target = losses.critic_target(actor, target_critic, batch, coeff, target_noise)
-    return target, lambda actor: losses.actor_loss(actor, critic, for_actor, coeff, actor_noise)
+    return target, lambda actor: losses.actor_loss(
+        actor, critic, for_actor, coeff, actor_noise, reduction
+    )

@@ -3,6 +3,7 @@ Applications", arXiv 1812.05905), by one draw of a continuous action; and what t
 where actions are discrete (Christodoulou, "Soft Actor-Critic for Discrete Action Settings",
 arXiv 1910.07207), with expectations over all choices. Equation numbers are the papers'."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,6 +13,14 @@ from understudy.math.densities import squashed_gaussian_sample
 from understudy.math.targets import bootstrapped, pessimistic
 from understudy.nets import evaluate_ensemble
 from understudy.types import Batch, Observation, Scalar
+
+# From the values of all critics, [critics, ...], to the one that counts
+Reduction = Callable[[Float[Array, "critics *batch"]], Float[Array, "*batch"]]
+
+
+def average(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
+    """The mean over critics."""
+    return jnp.mean(q, axis=0)
 
 
 def critic_target(
@@ -34,7 +43,7 @@ def discrete_critic_target(
 ) -> Float[Array, " batch"]:
     """Christodoulou's eq. 10: r + γ·Σ_a π(a|s')·(min Q̄(s', a) − α·log π(a|s')).
 
-    The smallest opinion is that of each choice by itself, before the sum."""
+    The minimum is taken for each choice, before the sum."""
     policy = actor(batch.next_observation)
     next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation))
     soft_q = next_q - entropy_coeff * policy.log_probabilities
@@ -69,31 +78,40 @@ def actor_loss(
     batch: Batch,
     entropy_coeff: Scalar,
     noise: Float[Array, "batch action"],
+    reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
-    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterised through the noise."""
+    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterised through the noise. Another
+    `reduction` takes the place of the minimum."""
     mean, log_std = actor(batch.observation)
     action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
-    q = pessimistic(evaluate_ensemble(critic, batch.observation, action))
+    q = reduction(evaluate_ensemble(critic, batch.observation, action))
     return jnp.mean(batch.weight * (entropy_coeff * log_prob - q)), log_prob
 
 
 def discrete_actor_loss(
-    actor: Any, critic: Any, batch: Batch, entropy_coeff: Scalar
+    actor: Any,
+    critic: Any,
+    batch: Batch,
+    entropy_coeff: Scalar,
+    reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
     """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)), and the log-probability
     to be expected, which is minus the entropy. Needs no reparameterisation."""
     policy = actor(batch.observation)
-    q = pessimistic(evaluate_ensemble(critic, batch.observation))
+    q = reduction(evaluate_ensemble(critic, batch.observation))
     log_prob = -policy.entropy()
     expected_q = jnp.sum(policy.probabilities * q, axis=-1)
     return jnp.mean(batch.weight * (entropy_coeff * log_prob - expected_q)), log_prob
 
 
 def entropy_loss(
-    temperature: Scalar, log_prob: Float[Array, " batch"], target_entropy: Scalar
+    temperature: Scalar,
+    log_prob: Float[Array, " batch"],
+    target_entropy: Scalar,
+    weight: Float[Array, " batch"],
 ) -> Scalar:
     """Eq. 18 (Christodoulou's eq. 11): −τ·(log π(a|s) + H̄), where τ is α or, in log space, log α.
 
     Both push the same way: up while the policy's entropy is below H̄, down above it.
     """
-    return -temperature * jnp.mean(log_prob + target_entropy)
+    return -temperature * jnp.mean(weight * (log_prob + target_entropy))

@@ -8,9 +8,11 @@ from understudy.algorithms.replay import REMEMBERING, ReplayConfig
 from understudy.algorithms.settings import setting
 
 # Of the authors' repository, and of RL Baselines3 Zoo; sources in docs/presets.md.
-_AUTHORS = dict(learning_rate=3e-4, start_steps=25_000, min_buffer_size=25_000)
+_AUTHORS = dict(learning_rate=3e-4, max_start_steps=25_000, min_buffer_size=25_000)
 _AUTHORS_SMALL = dict(learning_rate=3e-4, start_steps=1_000, min_buffer_size=1_000)
-_ZOO = dict(learning_rate=1e-3, hidden_sizes=(400, 300), start_steps=10_000, min_buffer_size=10_000)
+_ZOO = dict(
+    learning_rate=1e-3, hidden_sizes=(400, 300), max_start_steps=10_000, min_buffer_size=10_000
+)
 _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 
 
@@ -23,6 +25,9 @@ class TD3Config(ReplayConfig):
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
+    num_critics: int = setting(2, at_least=1)
+    """Independently initialised critics. The smallest opinion counts in the target, the first
+    critic's in the actor's loss."""
     policy_delay: int = setting(2, at_least=1)
     """Critic updates per update of the actor and of all targets."""
     exploration_noise: float = setting(0.1, at_least=0.0, moving=True)
@@ -33,8 +38,8 @@ class TD3Config(ReplayConfig):
     """Bound of the smoothing noise, per sample and dimension."""
     target_update_interval: int = setting(1, at_least=1)
     """Delayed steps between two target updates."""
-    start_steps: int = setting(25_000, at_least=0)
-    """Steps of uniformly random actions before the policy acts."""
+    max_start_steps: int = setting(25_000, at_least=0)
+    """The most random steps, where start_steps is not set."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "Pendulum-v1": dict(
@@ -46,7 +51,7 @@ class TD3Config(ReplayConfig):
             min_buffer_size=1_000,
         ),
         "Pendulum-P-v1": REMEMBERING,
-        "HalfCheetah-v5": dict(learning_rate=1e-3, start_steps=5_000, min_buffer_size=1_000),
+        "HalfCheetah-v5": dict(learning_rate=1e-3, max_start_steps=5_000, min_buffer_size=1_000),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _AUTHORS),
         **dict.fromkeys(
             ("Reacher-v5", "InvertedPendulum-v5", "InvertedDoublePendulum-v5"), _AUTHORS_SMALL

@@ -21,6 +21,7 @@ from understudy.algorithms.steps import (
     hard_copy,
     initial_hyper,
     learning_rate,
+    mean_over_steps,
     when,
 )
 from understudy.algorithms.td3 import losses
@@ -162,7 +163,7 @@ class TD3(Algorithm):
         critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
-            "q_mean": jnp.mean(target + error),
+            "q_mean": mean_over_steps(target + error, batch.weight),
             **actor_metrics,
         }
         return Gradients(actor_gradient, critic_gradient, due), Aux(
