@@ -67,16 +67,27 @@ def test_a_family_has_one_for_all_its_games(name, family, game):
     assert config.frame_stack == (4 if family == "atari" else 1)
 
 
-@pytest.mark.agents
-@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
-def test_the_preset_of_a_family_trains(name):
-    config, used = CONFIGS[name].for_environment("jax:MinAtar-Breakout-v1")
+def small_agent(name, env):
+    """An agent by its preset, but with a small replay; and the preset's name."""
+    config, used = CONFIGS[name].for_environment(env)
     fields = {field.name for field in dataclasses.fields(config)}
     small = dict(batch_size=8, buffer_size=1_000, start_steps=40, min_buffer_size=40)
     small = {field: size for field, size in small.items() if field in fields}
-    agent = getattr(us, name.upper())(
-        "jax:MinAtar-Breakout-v1", dataclasses.replace(config, **small)
-    )
+    return getattr(us, name.upper())(env, dataclasses.replace(config, **small)), used
+
+
+@pytest.mark.atari
+@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
+def test_the_preset_of_atari_makes_an_agent(name):
+    agent, used = small_agent(name, "atari:Pong")
+    assert used == "atari" and agent.spec.observation.shape == (4, 84, 84)
+    agent.close()
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
+def test_the_preset_of_minatar_trains(name):
+    agent, used = small_agent(name, "jax:MinAtar-Breakout-v1")
     before = jax.tree.leaves(agent.get_weights())
     summary = agent.train(320, progress=False, run=us.RunConfig(evaluation_episodes=1))
     after = jax.tree.leaves(agent.get_weights())

@@ -211,6 +211,8 @@ def test_evaluation_plays_whole_games_for_points():
     [
         ("atari:Pogn", r'^no Atari game "Pogn"; did you mean "atari:Pong"'),
         ("ALE/Pogn-v5", r'^no environment "ALE/Pogn-v5"; did you mean "ALE/Pong-v5"'),
+        ("ALE/Pong-v4", r'^no environment "ALE/Pong-v4"; "atari:Pong" is this game as the papers'),
+        ("PongDeterministic-v4", r'^no environment "PongDet.*"; "atari:Pong" is this game as the'),
     ],
 )
 def test_games_that_do_not_exist(name, message):
@@ -223,6 +225,7 @@ def test_games_that_do_not_exist(name, message):
     [
         ("atari:Pong", "ale_py", "atari"),
         ("ALE/Pong-v5", "ale_py", "atari"),
+        ("PongNoFrameskip-v4", "ale_py", "atari"),
         ("MinAtar/Breakout-v1", "minatar", "minatar"),
     ],
 )
@@ -233,9 +236,28 @@ def test_missing_packages_name_their_extra(monkeypatch, name, package, extra):
         return None if known == package else real(known, *rest)
 
     monkeypatch.setattr("importlib.util.find_spec", not_found)
-    line = rf'^"{name}" needs .* missing: pip install "understudy\[{extra}\]"$'
-    with pytest.raises(EnvironmentError, match=line):
+    monkeypatch.delitem(gymnasium.registry, name, raising=False)
+    hint = '; "atari:Pong" is this game .*' if "Pong" in name and ":" not in name else ""
+    line = rf'^"{name}" needs .* missing: pip install "understudy\[{extra}\]"{hint}$'
+    with pytest.raises(EnvironmentError, match=line) as caught:
         resolve(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.atari
+@pytest.mark.parametrize(
+    ("name", "game"),
+    [("ALE/Pong-v5", "Pong"), ("PongNoFrameskip-v4", "Pong"), ("ALE/Breakout-v5", "Breakout")],
+)
+def test_raw_frames_can_be_had_and_are_answered_with_a_hint(caplog, name, game):
+    source = resolve(name)
+    assert source.spec.observation == ArraySpec((210, 160, 3), "uint8")
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f'"{name}" shows raw frames; "atari:{game}" is this game as the papers')
+    assert "\n" not in line
+    caplog.clear()
+    resolve(f"atari:{game}")
+    assert not caplog.records
 
 
 def test_without_the_package_the_settings_say_so_too(monkeypatch):

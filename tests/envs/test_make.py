@@ -42,6 +42,16 @@ def test_an_id_that_only_this_process_registered():
         gymnasium.registry.pop("Understudy/Scripted-v0")
 
 
+def test_an_id_of_ones_own_that_is_called_like_a_game(caplog, monkeypatch):
+    gymnasium.register("OwnNoFrameskip-v4", entry_point=Scripted)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
+    try:
+        plays(resolve("OwnNoFrameskip-v4"), 1, SEEDS)
+    finally:
+        gymnasium.registry.pop("OwnNoFrameskip-v4")
+    assert not caplog.records
+
+
 @pytest.mark.mujoco
 def test_gymnasiums_warnings_are_no_errors():
     plays(resolve("Hopper-v4"), 1, SEEDS)

@@ -8,6 +8,7 @@ all games; evaluation counts game points.
 
 import importlib
 import math
+import re
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
@@ -19,6 +20,21 @@ from understudy.errors import ConfigError, EnvironmentError
 
 SIDE = 84  # pixels, of the square that the agent sees
 _NOOP = 0
+_RAW_ID = re.compile(r"(?:ALE/(\w+)|(\w+)(?:NoFrameskip|Deterministic))-v\d+")
+
+
+def hint_at_adapter(name: str) -> str:
+    """What to add to a line about an id under which Gymnasium shows raw frames of a game, such as
+    "ALE/Pong-v5" or "PongNoFrameskip-v4"; nothing for other names and for unknown games."""
+    found = _RAW_ID.fullmatch(name)
+    game = (found[1] or found[2]) if found else ""
+    games_are_known = any(known in gymnasium.registry for known in (name, "ALE/Pong-v5"))
+    if not game or (games_are_known and f"ALE/{game}-v5" not in gymnasium.registry):
+        return ""
+    return (
+        f'; "atari:{game}" is this game as the papers prepare it (no-op starts, an action every 4 '
+        "frames, grey 84×84 pixels, clipped rewards) and has presets with a frame stack"
+    )
 
 
 @final
@@ -74,6 +90,11 @@ class AtariSettings:
             disable_env_checker=True,
         )
         return Atari(game, self)
+
+    @property
+    def most_steps(self) -> int:
+        """Actions of an episode: half an hour of play, 108,000 frames."""
+        return 108_000 // self.frame_skip
 
     def for_evaluation(self) -> "AtariSettings":
         """Whole games, in points."""

@@ -13,7 +13,7 @@ from typing import Any, final
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from understudy.envs.ale import AtariSettings
+from understudy.envs.ale import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.describing import Descriptor
 from understudy.envs.guard import STANDARD, Guard
@@ -21,7 +21,7 @@ from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
 from understudy.envs.naming import ADAPTERS
 from understudy.envs.rows import FAILURES
-from understudy.envs.seeds import EVALUATION, TRAINING, EpisodeSeeds
+from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.stacked import make_stacked
@@ -49,7 +49,6 @@ _ON_DEMAND = {
     "MinAtar": ("minatar", "understudy[minatar]"),
 }
 
-
 _log = logging.getLogger("understudy.envs")
 
 
@@ -68,8 +67,8 @@ class EnvSource:
     """How many frames each environment is wrapped to show at once."""
     wrappable: bool = True
     """Whether environments are made one by one, so that each can be wrapped."""
-    limited: bool = True
-    """Whether a time limit is known to end every episode."""
+    time_limit: int | None = None
+    """Steps after which every episode ends; None where no limit is known."""
 
     def make_host(
         self,
@@ -177,7 +176,7 @@ def _register(name: str, group: str) -> None:
     """Make the environments of a group known to Gymnasium."""
     package, extra = _ON_DEMAND[group]
     if importlib.util.find_spec(package) is None:
-        raise _install(name, extra)
+        raise _install(name, extra, hint_at_adapter(name))
     if any(known.startswith(f"{group}/") for known in gymnasium.registry):
         return
     if group == "ALE":
@@ -205,18 +204,23 @@ def _one_native(make: Callable[[], NativeEnv]) -> NativeEnv:
 def _gymnasium_spec(name: str) -> Any:
     """The registered description. It, not the id, travels to workers: an id registered by the
     user's own script would be unknown there."""
-    group, slash, _ = name.partition("/")
-    if slash and group in _ON_DEMAND:
-        _register(name, group)
     module, _, plain = name.rpartition(":")
+    group = name.rpartition("/")[0]
+    if plain not in gymnasium.registry and hint_at_adapter(plain):
+        group = "ALE"  # the ids without that prefix, too
+    if group in _ON_DEMAND:
+        _register(name, group)
+    hint = hint_at_adapter(plain)
     try:
         if module:
             _import(name, module)  # "package:Name-v0": importing it registers the id
-        return gymnasium.spec(plain)
+        spec = gymnasium.spec(plain)
     except (gymnasium.error.Error, ValueError) as error:
-        raise EnvironmentError(
-            f'no environment "{name}"{_nearest(plain, gymnasium.registry)}'
-        ) from error
+        near = hint or _nearest(plain, gymnasium.registry)
+        raise EnvironmentError(f'no environment "{name}"{near}') from error
+    if hint:
+        _log.warning('"%s" shows raw frames%s', name, hint)
+    return spec
 
 
 def _nearest(name: str, names: Any, prefix: str = "") -> str:
@@ -228,9 +232,9 @@ def _nearest(name: str, names: Any, prefix: str = "") -> str:
     return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
 
 
-def _install(name: str | None, extra: str) -> EnvironmentError:
+def _install(name: str | None, extra: str, hint: str = "") -> EnvironmentError:
     what = f'"{name}"' if name else "this environment"
-    return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"')
+    return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"{hint}')
 
 
 def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
@@ -257,25 +261,23 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
 def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -> EnvSource:
     env = _make_one(name, factory)
     try:
-        spec, limited = spec_of(env.observation_space, env.action_space), _is_limited(env)
+        spec, limit = spec_of(env.observation_space, env.action_space), _time_limit(env)
     finally:
         _close(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
-    limited = limited or isinstance(factory, AtariSettings)
+    limit = factory.most_steps if isinstance(factory, AtariSettings) else limit
     made = partial(_host, factory, evaluation)
-    return EnvSource(name, spec, num_envs, made, limited=limited)
+    return EnvSource(name, spec, num_envs, made, time_limit=limit)
 
 
-def _is_limited(env: Any) -> bool:
-    """By a wrapper, or by what the environment was registered with."""
-    spec = getattr(env, "spec", None)
-    if spec is not None and spec.max_episode_steps is not None:
-        return True
+def _time_limit(env: Any) -> int | None:
+    """Of a wrapper, or of what the environment was registered with."""
+    limits = [getattr(getattr(env, "spec", None), "max_episode_steps", None)]
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):
-            return True
+            limits.append(env._max_episode_steps)
         env = env.env
-    return False
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _close(env: gymnasium.Env) -> None:
@@ -296,7 +298,7 @@ def _host(
     frames: int,
     descriptor: Descriptor | None,
 ) -> HostEnvs:
-    factory = _stacked(evaluation if seeds.stream == EVALUATION else training, frames)
+    factory = _stacked(training if seeds.stream == TRAINING else evaluation, frames)
     if workers:
         from understudy.envs.processes import ProcessEnvs
 
@@ -333,7 +335,7 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
         return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
 
     spec = spec_of(env.observation_space, env.action_space)
-    return EnvSource(None, spec, 1, make, limited=_is_limited(env))
+    return EnvSource(None, spec, 1, make, time_limit=_time_limit(env))
 
 
 def _another(env: Any) -> Any:
@@ -393,4 +395,5 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
         return UserVectorEnvs(_another(env), seeds)
 
     spec = spec_of(env.single_observation_space, env.single_action_space)
-    return EnvSource(None, spec, env.num_envs, make, wrappable=False)
+    limit = _time_limit(env)
+    return EnvSource(None, spec, env.num_envs, make, wrappable=False, time_limit=limit)
