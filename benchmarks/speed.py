@@ -242,13 +242,18 @@ def report(
     header = ["algorithm", "contestant", "steps/s, median", "min–max", "Understudy is", "min–max"]
     method = (
         "Contestants run slices in turn, one at a time; ratios are per round, and their median is "
-        "shown. A step is one transition. The peers' DQN is not double: it asks one network less."
+        "shown. A step is one transition. Training is measured in its steady state: after the "
+        "compilation and the random steps, without logging and evaluation (whole trainings: "
+        "whole_runs.py). The peers' DQN is not double: it asks one network less."
     )
     contests = {contestant.contest: None for contestant in workers}
     parts = ["# Speed on the CPU", method]
     parts.append(markdown_list({c.algorithm.upper(): c.describe() for c in contests}))
     parts.append(markdown_list(described))
-    parts += ["## Training, end to end", markdown_table(header, speed_rows)]
+    parts += [
+        "## Training, steady state: no compilation, logging or evaluation",
+        markdown_table(header, speed_rows),
+    ]
     parts += ["## The update", compute]
     parts += ["## Replay of 1,000,000 transitions", replay_section(workers)]
     return "\n\n".join(parts) + "\n"
