@@ -1,5 +1,7 @@
 """Actors are bounded; critics are independent of one another and bend in the action."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from understudy.nets import (
 )
 from understudy.nets.build import make_actor, make_critics
 from understudy.nets.heads import LOG_STD_MAX, LOG_STD_MIN
+from understudy.nets.initialise import orthogonal
 from understudy.types import ArraySpec, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -127,3 +130,16 @@ def test_ensemble_evaluates_every_member():
     for member in range(4):
         single = jax.tree.map(lambda x, i=member: x[i], made)
         np.testing.assert_allclose(q[member], single(jnp.ones((2, 5))), rtol=1e-6)
+
+
+def test_orthogonal_weights_of_several_seeds_are_drawn_one_after_another():
+    """A decomposition of several matrices at once hung on two CPU cores."""
+
+    def draw(key):
+        return orthogonal(key, 3, 4)
+
+    keys = jax.random.split(jax.random.PRNGKey(0), 5)
+    together = jax.jit(jax.vmap(draw))
+    np.testing.assert_array_equal(together(keys), [draw(key) for key in keys])
+    traced = str(jax.make_jaxpr(together)(keys))
+    assert re.findall(r"f32\[([\d,]+)\] \w+:f32\[[\d,]+\] = qr", traced) == ["4,3"]

@@ -28,8 +28,15 @@ def he(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
 def orthogonal(
     key: Key, inputs: int, outputs: int, gain: int | float = 2**0.5
 ) -> Float[Array, "inputs outputs"]:
-    """Orthonormal columns (or rows, where there are fewer of them) times `gain`."""
-    return gain * jax.nn.initializers.orthogonal()(key, (inputs, outputs), jnp.float32)
+    """Orthonormal columns (or rows, where there are fewer of them) times `gain`.
+
+    Seeds are initialised one after another: a QR decomposition of several matrices at once can
+    wait for itself for ever on few CPU cores (jaxlib 0.10.2)."""
+
+    def draw(key: Key) -> Float[Array, "inputs outputs"]:
+        return jax.nn.initializers.orthogonal()(key, (inputs, outputs), jnp.float32)
+
+    return gain * jax.custom_batching.sequential_vmap(draw)(key)
 
 
 INITIALISERS: dict[str, Initialiser] = {
