@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.engine.evaluate import EvaluationPlan
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -27,7 +26,7 @@ def returns(agent, *arguments, **named):
 
 def test_episodes_are_not_those_by_which_the_best_is_picked(agent):
     """The best of many policies on some episodes is worse on others."""
-    selecting = agent._play(EvaluationPlan(6)).returns[0].tolist()
+    selecting = agent.selection_returns(6)[0].tolist()
     found = returns(agent, 6)
     assert found != selecting
     assert found == returns(agent, 6) == returns(agent, 6, seed=3)
@@ -75,8 +74,8 @@ def test_continuous_actions_are_drawn():
         agent.evaluate(1, epsilon=0.1)
 
 
-def test_default_intervals_reach_the_run(tmp_path):
-    agent = us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL), num_envs=4)
+def test_default_intervals_reach_the_run():
+    agent = us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL, updates_per_step=0.01), num_envs=4)
     summary = agent.train(17_000, progress=False)
     steps = [facts["time/total_steps"] for facts in summary.history if "eval/mean_reward" in facts]
     assert steps == [8_500, 17_000]  # 4,250 vector steps: twice 200 are less than a tenth of them

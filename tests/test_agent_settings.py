@@ -44,7 +44,10 @@ def test_schedules_of_a_training_span_it_and_go_on_in_the_next(caplog):
     assert hyper(agent, "learning_rate")[0] == 0.25
 
 
-@pytest.mark.parametrize(("kind", "env"), [("A2C", "jax:CartPole-v1"), ("DDPG", "jax:Pendulum-v1")])
+@pytest.mark.parametrize(
+    ("kind", "env"),
+    [("A2C", "jax:CartPole-v1"), pytest.param("DDPG", "jax:Pendulum-v1", marks=pytest.mark.slow)],
+)
 def test_an_annealed_learning_rate_spans_all_trainings(kind, env, caplog):
     """The second training learned with a rate of 0."""
     settings = dict(hidden_sizes=(8,)) if kind == "A2C" else SMALL

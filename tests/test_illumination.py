@@ -64,6 +64,7 @@ def test_the_best_and_any(found):
     assert set(drawn) <= known.keys() and drawn == again
 
 
+@pytest.mark.slow
 def test_a_selected_agent_can_be_trained_on(found):
     agent = found.repertoire.best
     before = agent.act(np.array([0.3, 0.1]))

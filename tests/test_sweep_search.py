@@ -135,6 +135,7 @@ def test_a_trial_that_falls_behind_is_given_up(tmp_path, monkeypatch):
     assert result.outcomes[1].steps[-1] < 40 == result.outcomes[0].steps[-1]
 
 
+@pytest.mark.slow
 def test_two_searches_do_not_share_a_study(tmp_path):
     vary = {"gamma": [0.9]}
 

@@ -85,7 +85,9 @@ def test_the_preset_of_atari_makes_an_agent(name):
 
 
 @pytest.mark.agents
-@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
+@pytest.mark.parametrize(
+    "name", ["a2c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpo", "sac"))]
+)
 def test_the_preset_of_minatar_trains(name):
     agent, used = small_agent(name, "jax:MinAtar-Breakout-v1")
     before = jax.tree.leaves(agent.get_weights())

@@ -86,6 +86,7 @@ def test_a_complete_row_is_not_run_again(uninterrupted, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_time_budgets_change_nothing(uninterrupted, short_logs, tmp_path):
     """Every call has time for one look at the clock, so most stops are between evaluations."""
@@ -102,6 +103,7 @@ def test_time_budgets_change_nothing(uninterrupted, short_logs, tmp_path):
     assert seconds == sorted(seconds)  # over all calls
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_one_seed_with_several_environments(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", matrix=(SINGLE,))
@@ -114,6 +116,7 @@ def test_one_seed_with_several_environments(tmp_path, monkeypatch):
     assert found == whole
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_checkpoints_on_the_way_change_nothing(uninterrupted, short_logs, tmp_path, capsys):
     assert run(tmp_path, "--checkpoint-minutes", "0") == uninterrupted[1]
@@ -138,6 +141,7 @@ def test_a_signal_changes_nothing(uninterrupted, short_logs, tmp_path, monkeypat
     assert run(tmp_path) == uninterrupted[1]
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_a_short_row_is_the_beginning_of_the_full_one(uninterrupted, tmp_path):
     found = run(tmp_path, "--steps", "1200")
@@ -151,6 +155,7 @@ def test_a_short_row_is_the_beginning_of_the_full_one(uninterrupted, tmp_path):
     assert run(tmp_path) == uninterrupted[1]
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_programs_of_fewer_seeds(uninterrupted, tmp_path):
     found = run(tmp_path, "--seeds-per-program", "1", "--minutes", "0", "--steps", "400")

@@ -67,6 +67,7 @@ def test_a_hundred_updates_are_those_of_one_process(ray):
         wait_for_death(ray, actor)
 
 
+@pytest.mark.slow
 def test_priorities_are_those_of_one_process(of_ddqn):
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
     assert_as_one_process("ddqn", learner, experience)
@@ -230,6 +231,7 @@ def _known_to_workers():
     return addon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("addon", "error", "words"),
     [

@@ -87,6 +87,7 @@ def test_two_collectors_find_what_one_process_finds(alone, tmp_path):
     single.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39, "its share of a generation is played again, and tells no step twice")
 def test_a_collector_that_is_killed_changes_nothing(alone, tmp_path):
     troubled = make(partial(Swing, tmp_path, trouble_at(3, 1, "die")), two())

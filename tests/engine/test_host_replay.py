@@ -62,7 +62,7 @@ def empty(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings", "storage", "learns"),
     [
-        ("ddqn", Screen, {}, "disk", True),
+        pytest.param("ddqn", Screen, {}, "disk", True, marks=pytest.mark.slow),
         pytest.param("ddqn", Screen, MEMORY, "host", True, marks=pytest.mark.slow),
         pytest.param("sac", "Pendulum-v1", MEMORY, "host", False, marks=pytest.mark.slow),
     ],

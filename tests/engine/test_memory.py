@@ -99,7 +99,7 @@ def recompute(senses, history):
         ("sac", Hallway, HostTrainer, "gru"),
         slow("sac", Hallway, HostTrainer, "lstm"),
         slow("td3", "jax:Pendulum-P-v1", DeviceTrainer, "gru"),
-        ("td3", "jax:Pendulum-P-v1", DeviceTrainer, "lstm"),
+        slow("td3", "jax:Pendulum-P-v1", DeviceTrainer, "lstm"),
         slow("ddqn", CartPole(max_steps=11), DeviceTrainer, "gru"),
         slow("ddqn", CartPole(max_steps=11), DeviceTrainer, "lstm"),
         slow("mpo", "CartPole-v1", HostTrainer, "gru"),

@@ -134,7 +134,13 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("ending", ["", "raise ValueError", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        *(pytest.param(end, marks=pytest.mark.slow) for end in ("", "raise ValueError")),
+        "os.kill(os.getpid(), 9)",
+    ],
+)
 def test_nothing_outlives_the_program_however_it_ends(tmp_path, ending):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).replace("ENDING", ending))

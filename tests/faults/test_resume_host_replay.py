@@ -19,7 +19,7 @@ def slow(*case):
     [
         slow("DDQN", Picture, dict(replay_storage="host", frame_stack=3, num_seeds=2)),
         slow("TD3", Walk, dict(replay_storage="disk", num_envs=2, update_every=4)),
-        ("SAC", Walk, MEMORY | dict(replay_storage="disk", num_envs=2)),
+        slow("SAC", Walk, MEMORY | dict(replay_storage="disk", num_envs=2)),
     ],
     ids=["images", "vectors", "sequences"],
 )

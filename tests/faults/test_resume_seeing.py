@@ -36,6 +36,7 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
     compare(tmp_path, kind, env, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30, "pictures, stacks of them, dicts and several choices at once")
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,10 +140,7 @@ class Agent:
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
-
-            def evaluate() -> np.ndarray:
-                return self._play(EvaluationPlan(run.evaluation_episodes)).returns
-
+            evaluate = partial(self.selection_returns, run.evaluation_episodes)
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 
     def act(self, observation: Any, memory: Any = None, *, deterministic: bool = True) -> Any:
@@ -182,6 +180,11 @@ class Agent:
             found["descriptor"] = described.mean(axis=(0, 1))
             found["descriptors"] = described[0] if self.num_seeds == 1 else described
         return found
+
+    def selection_returns(self, episodes: int) -> np.ndarray:
+        """Returns [seeds, episodes] of the episodes by which training picks the `best`."""
+        with self._on_device():
+            return self._play(EvaluationPlan(episodes)).returns
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code.

@@ -269,7 +269,7 @@ def train_on(task: Task, settings: Settings, place: Path, tell: Observer) -> np.
     with contextlib.closing(agent):
         missing = task.steps - agent.steps
         if missing < 1:  # it died when all was done and nothing told
-            return np.reshape(agent.evaluate(task.episodes)["returns"], (task.repeats, -1))
+            return agent.selection_returns(task.episodes)
         run = dataclasses.replace(task.run, keep_checkpoints=1)
         summary = agent.train(missing, run=run, run_dir=place, observers=(tell,), progress=False)
     return returns_of(summary, task.seed)
