@@ -211,6 +211,7 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, env, at):
 # -- settings -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_a_changed_preset_is_refused(tmp_path):
     started = run(tmp_path, "--steps", "400")
@@ -228,6 +229,7 @@ def test_a_changed_preset_is_refused(tmp_path):
     assert found == started and json.loads(path.read_text()) == proof.settings(ROW)
 
 
+@pytest.mark.slow
 @pytest.mark.agents
 def test_restart_keeps_rows_whose_settings_are_the_same(tmp_path):
     run(tmp_path, "--steps", "400")

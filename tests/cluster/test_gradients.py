@@ -44,6 +44,8 @@ def given(name):
 @pytest.fixture(scope="module")
 def of_ddqn(ray):
     workers = GradientWorkers(case("ddqn")[0], Cluster(**TWO))
+    while workers.facts()["gradient_workers"] < 2:  # until both have started
+        workers.learn(*given("ddqn"), 0, 1)
     yield workers
     workers.close()
 

@@ -54,7 +54,7 @@ def slow(case, /, **settings):
         slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
         slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
-        pytest.param(dict(name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT), id="rollouts"),
+        slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
         slow("native members", name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY),
         slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY),
     ],
