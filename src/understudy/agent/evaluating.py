@@ -39,7 +39,7 @@ class Evaluating:
         if epsilon is None:
             epsilon = 0.0
         elif isinstance(self._trained.setting.spec.action, Continuous):
-            raise ConfigError("epsilon is for discrete actions; deterministic=False adds noise")
+            raise ConfigError("epsilon is for discrete actions, and this agent's are continuous")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
             raise ConfigError(f"epsilon must be a number, got {epsilon!r}")
         elif not 0 <= epsilon <= 1:

@@ -23,10 +23,13 @@ class Saver:
         self._failures = 0
 
     def submit(self, what: str, write: Callable[[], object]) -> None:
-        """Have `write` called; waits for the one before it, so that memory stays bounded."""
+        """Have `write` called. Waits for the one before it, so that memory stays bounded, and for
+        this one, if it may be the last failure before the run ends."""
         self.settle()
         self._what = what
         self._pending = self._thread.submit(write)
+        if self._failures == MOST_FAILURES - 1:
+            self.settle()
 
     def settle(self) -> None:
         """Until nothing is being written."""
