@@ -225,7 +225,9 @@ def spread_of(seeds: int, written: str = "") -> str:
 
 
 def draw_seeds(axes: Axes, steps: np.ndarray, returns: np.ndarray, colour: str) -> None:
-    axes.plot(steps, returns.T, color=colour, lw=0.8, alpha=0.45, zorder=1)
+    """Thin lines, or points where there is one evaluation only."""
+    marker = "o" if steps.size == 1 else None
+    axes.plot(steps, returns.T, marker=marker, ms=3, color=colour, lw=0.8, alpha=0.45, zorder=1)
 
 
 def _pooled(runs: list[Run], stems: Sequence[str], over: str) -> list[Curve]:
@@ -360,7 +362,7 @@ def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
         axes.fill_between(steps, low, high, color=colour, alpha=0.22, lw=0, zorder=order - 2)
         # The seeds themselves: an interval hides the one that never learned.
         if name == "evaluation" and seeds <= 10:
-            axes.plot(steps, returns.T, color=colour, lw=0.6, alpha=0.35, zorder=order - 1)
+            draw_seeds(axes, steps, returns, colour)
 
 
 def _decorate(axes: Axes, title: str, found: bool) -> None:
