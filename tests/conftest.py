@@ -41,6 +41,10 @@ if os.environ.setdefault("UNDERSTUDY_TEST_COMPILER", "quick") == "quick":
     if QUICK not in given:  # a nested test run has inherited them
         os.environ["XLA_FLAGS"] = f"{QUICK} {given}".strip()
 
+# This version reports each program of the cache as an error, in the output that tests read.
+if metadata.version("jaxlib") == "0.10.0":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 # Where in the source an operation comes from is no part of what is computed, and costs time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
