@@ -36,6 +36,14 @@ def test_episodes_are_not_those_by_which_the_best_is_picked(agent):
     np.testing.assert_array_equal(agent._evaluating.scores, before)
 
 
+def test_environments_of_earlier_evaluations_are_closed(agent):
+    for seed in range(20, 25):
+        agent.evaluate(2, seed=seed)
+    agent.selection_returns(2)
+    kept = {plan.seed for plan in agent._evaluating._evaluators}
+    assert kept == {None, 24} and len(agent._evaluating._evaluators) == 2
+
+
 def test_random_actions(agent):
     greedy, random = returns(agent, 8), returns(agent, 8, epsilon=1.0)
     assert returns(agent, 8, epsilon=0) == greedy

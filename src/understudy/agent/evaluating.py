@@ -47,8 +47,13 @@ class Evaluating:
         return EvaluationPlan(episodes, descriptor, seed, Mode(not deterministic, float(epsilon)))
 
     def play(self, plan: EvaluationPlan, policy: Any, diverged: Callable[[], Any]) -> Evaluation:
-        """Evaluations that select the best policy set the scores; others do where none has."""
+        """Evaluations that select the best policy set the scores; others do where none has. The
+        environments of the latest one of either kind are kept."""
         if plan not in self._evaluators:
+            for other in [
+                one for one in self._evaluators if (one.seed is None) == (plan.seed is None)
+            ]:
+                self._evaluators.pop(other).close()
             trained = self._trained
             made = make_evaluator(trained.setting, trained.source, plan, trained.guard)
             self._evaluators[plan] = made

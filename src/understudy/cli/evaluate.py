@@ -47,6 +47,9 @@ def parser(arguments: list[str]) -> Parser:
 def _eval(options: argparse.Namespace) -> None:
     method = repertoire.method_of(options.run)
     if method is not None:
+        if options.stochastic or (options.seed, options.epsilon) != (None, None):
+            raise ConfigError(f"{options.run} is a repertoire: --seed, --stochastic and --epsilon "
+                              "are for agents")  # fmt: skip
         with repertoire.opened(method, options.run, options) as found:
             if options.video is not None:
                 filmed = film(repertoire.chosen(found, options.at)[1], options.video)

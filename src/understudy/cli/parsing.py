@@ -17,7 +17,7 @@ _ELSEWHERE = {
     "--total-timesteps": "--steps",
     "--total_timesteps": "--steps",
     "--timesteps": "--steps",
-    "--n-envs": "--num-envs",
+    "--n-envs": "--envs",
     "--env-id": "ENV",
     "--lr": "--learning-rate",
 }
