@@ -27,10 +27,11 @@ from host_parts import HostParts, begin, settle
 
 from understudy.agent import agent_class
 from understudy.algorithms import find
-from understudy.engine import updates as engine
-from understudy.engine.members import INITIALISATION, member_keys, over_members
-from understudy.engine.updates import Learner
-from understudy.experience import Ring, ring
+from understudy.buffers import Ring
+from understudy.buffers import replay as ring
+from understudy.training import updates as engine
+from understudy.training.seed_axis import INITIALISATION, member_keys, over_members
+from understudy.training.updates import Learner
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((17,)), Continuous(low=(-1.0,) * 6, high=(1.0,) * 6, shape=(6,)))

@@ -88,8 +88,8 @@ def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
     from host_parts import HostParts, begin, settle
 
     from understudy.agent import agent_class
-    from understudy.engine.devices import suit
-    from understudy.engine.feeding import size_in_bytes
+    from understudy.training.devices import suit
+    from understudy.training.feeding import size_in_bytes
 
     kind = agent_class(contest.algorithm)
     config = kind.algorithm_class.config_class(**our_settings(contest))

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from understudy.math.statistics import mean_with_band
+from understudy.ops.statistics import mean_with_band
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLOUR = "#1f6feb"

@@ -24,8 +24,8 @@ from reporting import hardware, markdown_table
 
 import understudy
 from understudy.agent import agent_class
-from understudy.algorithms.settings import shown_name
-from understudy.math.statistics import iqm, stratified_bootstrap_interval
+from understudy.algorithms.config import shown_name
+from understudy.ops.statistics import iqm, stratified_bootstrap_interval
 from understudy.runs import plots
 from understudy.runs.files import write_whole
 

@@ -27,8 +27,9 @@ from host_parts import HostParts, begin, settle
 from reporting import confine, hardware, markdown_list, markdown_table
 
 from understudy.agent import agent_class
-from understudy.experience import Ring, ring, sum_tree
-from understudy.experience.ring import Priorities
+from understudy.buffers import Ring, sum_tree
+from understudy.buffers import replay as ring
+from understudy.buffers.replay import Priorities
 from understudy.types import Discrete, Spec
 
 VARIANTS = ("uniform", "prioritised")

@@ -18,7 +18,7 @@ from host_parts import begin, settle
 
 import understudy as us
 from understudy.runs import checkpoint
-from understudy.runs.saver import Saver
+from understudy.runs.checkpoint_writer import Saver
 
 INTERVAL = 50_000
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from understudy.algorithms.td3 import TD3, TD3Config
+from understudy.buffers.replay import add, create, sample
 from understudy.envs.native import Pendulum
-from understudy.experience.ring import add, create, sample
 from understudy.types import Transition
 
 

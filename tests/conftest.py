@@ -80,21 +80,24 @@ _kept = 0  # bytes when programs were dropped last
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file run in one process, in their order, and so do all tests on Ray, which
-    therefore lie in files named after the cluster."""
+    """Run the tests of a file in one process, in their order, and all tests on Ray in one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0]
-            return "ray" if "cluster" in file else file
+            return "ray" if may_use_ray(file) else file
 
     return ByFile(config, log)
 
 
+def may_use_ray(file):
+    return any(part in file for part in ("/distributed/", "cluster", "ray_tune"))
+
+
 def pytest_itemcollected(item):
     if item.get_closest_marker("ray"):
-        assert "cluster" in item.nodeid.split("::")[0], item.nodeid
+        assert may_use_ray(item.nodeid.split("::")[0]), item.nodeid
         for warning in RAY_WARNINGS:
             item.add_marker(pytest.mark.filterwarnings(warning))
 
@@ -130,8 +133,8 @@ def monkeypatch(monkeypatch):
         forget_programs()
 
     def forget_programs():
-        if "understudy.engine.programs" in sys.modules:
-            sys.modules["understudy.engine.programs"].forget_programs()
+        if "understudy.training.program_cache" in sys.modules:
+            sys.modules["understudy.training.program_cache"].forget_programs()
 
     monkeypatch.setattr = setattr_
     yield monkeypatch
@@ -142,10 +145,10 @@ def monkeypatch(monkeypatch):
 
 def start_ray():
     """A small Ray whose processes can import the helpers of the cluster's tests."""
-    from understudy.cluster.connect import load_ray
+    from understudy.distributed.connect import load_ray
 
     ray = load_ray()
-    helpers = os.pathsep.join(str(HERE / folder) for folder in ("cluster", "envs", "faults"))
+    helpers = os.pathsep.join(str(HERE / folder) for folder in ("distributed", "envs", "faults"))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("PYTHONPATH", helpers)

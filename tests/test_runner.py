@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import save as format_safetensors
 
 import understudy as us
-from understudy.nets.cells import CELLS
-from understudy.nets.cnn import Conv, max_pool
-from understudy.nets.mlp import ACTIVATIONS, LayerNorm
+from understudy.networks.cnn import Conv, max_pool
+from understudy.networks.mlp import ACTIVATIONS, LayerNorm
+from understudy.networks.rnn import CELLS
 from understudy.runner import (
     DRAWS,
     METADATA,

@@ -9,8 +9,8 @@ import pytest
 import understudy as us
 from understudy.errors import ConfigError, EnvironmentError
 from understudy.sweep import Range, sweep
-from understudy.sweep.in_one_program import _schedules
 from understudy.sweep.space import choose, spell
+from understudy.sweep.vectorized import _schedules
 
 pytestmark = pytest.mark.agents
 

@@ -17,10 +17,10 @@ import numpy as np
 
 import understudy as us
 from understudy.algorithms.sac import SAC
-from understudy.cluster.connect import connect
-from understudy.engine.collecting import step_fields
-from understudy.engine.packing import Parcel
-from understudy.engine.setting import Setting
+from understudy.distributed.connect import connect
+from understudy.training.collector import step_fields
+from understudy.training.setup import Setting
+from understudy.training.step_packing import Parcel
 from understudy.types import ArraySpec, Continuous, Spec
 
 REPEATS = 50

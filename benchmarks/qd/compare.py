@@ -23,10 +23,10 @@ from settings import Settings
 
 from understudy.algorithms.td3 import TD3
 from understudy.envs.base import NativeEnv
-from understudy.envs.describing import Descriptor, find_descriptor
+from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.make import resolve
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-from understudy.qd.illuminate import Plan
+from understudy.qd.map_elites import Plan
 from understudy.qd.on_device import NativeIlluminator
 
 MEASURED = ("qd_score", "coverage", "max_fitness")

@@ -1,6 +1,6 @@
 """How a repertoire grows: every seed's curve as raw CSV, and its map as a picture.
 
-    python benchmarks/qd/illuminate.py pga-me brax:walker2d --evaluations 100000 --seeds 3 \\
+    python benchmarks/qd/map_elites.py pga-me brax:walker2d --evaluations 100000 --seeds 3 \\
         --set generation_size=1024 --set episode_length=250
 
 Settings are the environment's preset, except for those that --set changes. Seeds run one after the

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from settings import Settings
 
-from understudy.engine.actions import to_real
 from understudy.envs.base import NativeEnv
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
+from understudy.training.actions import to_real
 
 
 def stub_brax_v1() -> None:

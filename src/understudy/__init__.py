@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from understudy.agent.illumination import PGAME, MAPElites
     from understudy.agent.repertoire import Repertoire
     from understudy.algorithms.a2c import A2CConfig
-    from understudy.algorithms.addons import action_penalty, kl_to_reference
+    from understudy.algorithms.aux_losses import action_penalty, kl_to_reference
     from understudy.algorithms.ddpg import DDPGConfig
     from understudy.algorithms.ddqn import DDQNConfig
     from understudy.algorithms.mpo import MPOConfig
     from understudy.algorithms.sac import SACConfig
     from understudy.algorithms.td3 import TD3Config
-    from understudy.cluster.config import Cluster
-    from understudy.envs.describing import Descriptor
-    from understudy.envs.guard import Guard
-    from understudy.math.curves import constant, cosine, exponential, linear, piecewise
-    from understudy.nets import Networks
+    from understudy.distributed.config import Cluster
+    from understudy.envs.descriptors import Descriptor
+    from understudy.envs.fault_guard import Guard
+    from understudy.networks import Networks
+    from understudy.ops.schedules import constant, cosine, exponential, linear, piecewise
     from understudy.qd.config import MAPElitesConfig, PGAMEConfig
     from understudy.qd.run import QDRunConfig
     from understudy.runs.run import RunConfig
@@ -73,15 +73,15 @@ __all__ = [
     "piecewise",
 ]
 
-_ROOMS = (
-    "algorithms", "cluster", "engine", "envs", "experience", "math", "nets", "qd", "runner", "runs",
-    "sweep",
+_PACKAGES = (
+    "algorithms", "buffers", "distributed", "envs", "networks", "ops", "qd", "runner", "runs",
+    "sweep", "training",
 )  # fmt: skip
 _HOME = {
     "Agent": "agent",
-    "Cluster": "cluster.config",
-    "Descriptor": "envs.describing",
-    "Guard": "envs.guard",
+    "Cluster": "distributed.config",
+    "Descriptor": "envs.descriptors",
+    "Guard": "envs.fault_guard",
     "MAPElites": "agent.illumination",
     "MAPElitesConfig": "qd.config",
     "PGAME": "agent.illumination",
@@ -89,21 +89,21 @@ _HOME = {
     "QDRunConfig": "qd.run",
     "Repertoire": "agent.repertoire",
     "load": "agent",
-    "Networks": "nets",
+    "Networks": "networks",
     "RunConfig": "runs.run",
     "UnderstudyError": "types",
-    "action_penalty": "algorithms.addons",
-    "kl_to_reference": "algorithms.addons",
-    "constant": "math.curves",
-    "cosine": "math.curves",
-    "exponential": "math.curves",
-    "linear": "math.curves",
-    "piecewise": "math.curves",
+    "action_penalty": "algorithms.aux_losses",
+    "kl_to_reference": "algorithms.aux_losses",
+    "constant": "ops.schedules",
+    "cosine": "ops.schedules",
+    "exponential": "ops.schedules",
+    "linear": "ops.schedules",
+    "piecewise": "ops.schedules",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -8,7 +8,7 @@ from a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
 from algorithm_cases import close, mapped, same
 from by_hand import derivative, network, numbers
 
-from understudy.algorithms.addons import action_penalty
+from understudy.algorithms.aux_losses import action_penalty
 from understudy.algorithms.base import Algorithm, mean_of_shards
 from understudy.types import Trajectory
 

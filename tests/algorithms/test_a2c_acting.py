@@ -13,7 +13,7 @@ from by_hand import network, numbers
 
 from understudy.algorithms.a2c import A2C, A2CConfig
 from understudy.algorithms.base import Rollout
-from understudy.nets import Networks
+from understudy.networks import Networks
 from understudy.types import ArraySpec, ConfigError, Discrete, EnvironmentError, Spec
 
 

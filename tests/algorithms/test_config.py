@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from understudy.algorithms.config import field_docs
 from understudy.algorithms.sac import SACConfig
-from understudy.algorithms.settings import field_docs
 from understudy.algorithms.td3 import TD3Config
 from understudy.types import ConfigError
 

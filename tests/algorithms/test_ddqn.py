@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from understudy.agent import agent_class
 from understudy.algorithms.base import Algorithm, mean_of_shards
 from understudy.algorithms.ddqn import DDQN, DDQNConfig, losses
-from understudy.math.curves import constant, evaluate
-from understudy.nets import Networks
+from understudy.networks import Networks
+from understudy.ops.schedules import constant, evaluate
 from understudy.types import (
     ArraySpec,
     Batch,

@@ -34,7 +34,7 @@ from scipy import stats
 
 from understudy.algorithms.base import Algorithm, mean_of_shards
 from understudy.algorithms.mpo import MPO, MPOConfig, learner
-from understudy.nets import CategoricalActor
+from understudy.networks import CategoricalActor
 from understudy.types import (
     ArraySpec,
     ConfigError,

@@ -37,7 +37,7 @@ from mpo_cases import (
 from scipy import integrate, optimize, stats
 
 from understudy.algorithms.mpo import MPO, MPOConfig, learner, losses
-from understudy.math.distributions import Categorical, Gaussian
+from understudy.ops.distributions import Categorical, Gaussian
 
 
 @both

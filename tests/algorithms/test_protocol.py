@@ -24,9 +24,9 @@ from understudy.algorithms.sac import SAC
 from understudy.algorithms.sac import losses as sac_losses
 from understudy.algorithms.td3 import TD3Config
 from understudy.algorithms.td3 import losses as td3_losses
-from understudy.experience.ring import add, create, sample
-from understudy.math.targets import pessimistic
-from understudy.nets import evaluate_ensemble
+from understudy.buffers.replay import add, create, sample
+from understudy.networks import evaluate_ensemble
+from understudy.ops.targets import pessimistic
 from understudy.types import (
     ArraySpec,
     ConfigError,

@@ -23,11 +23,11 @@ from algorithm_cases import (
 )
 from algorithm_cases import SPEC as CONTINUOUS
 
-from understudy.algorithms.addons import kl_to_reference
+from understudy.algorithms.aux_losses import kl_to_reference
 from understudy.algorithms.base import mean_of_shards
 from understudy.algorithms.sac import SAC, SACConfig, losses
-from understudy.experience import ring
-from understudy.nets import CategoricalActor, QValues
+from understudy.buffers import replay as ring
+from understudy.networks import CategoricalActor, QValues
 from understudy.types import (
     ArraySpec,
     Batch,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from understudy.algorithms.sac import losses
-from understudy.math.distributions import Categorical
+from understudy.ops.distributions import Categorical
 from understudy.types import Batch
 
 

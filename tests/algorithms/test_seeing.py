@@ -14,9 +14,9 @@ from gymnasium import spaces
 import understudy as us
 from understudy.algorithms import find
 from understudy.algorithms.sac import losses
-from understudy.math.densities import row_normals
-from understudy.nets import Networks
-from understudy.nets.senses import Borrowed, lend, with_senses
+from understudy.networks import Networks
+from understudy.networks.encoders import Borrowed, lend, with_senses
+from understudy.ops.densities import row_normals
 from understudy.types import ArraySpec, Batch, Continuous, Discrete, Spec
 
 pytestmark = pytest.mark.agents

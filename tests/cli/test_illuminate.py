@@ -12,7 +12,7 @@ import pytest
 
 import understudy
 from understudy.agent.illumination import METHODS
-from understudy.algorithms.settings import field_docs, shown_name
+from understudy.algorithms.config import field_docs, shown_name
 from understudy.cli.illuminate import IlluminationSettings
 from understudy.cli.parsing import show
 from understudy.qd.on_device import NativeIlluminator

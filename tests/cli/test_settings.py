@@ -11,8 +11,8 @@ import understudy
 from understudy import SACConfig, TD3Config
 from understudy.agent.illumination import METHODS
 from understudy.algorithms import available
-from understudy.algorithms.perception import PerceptionConfig
-from understudy.algorithms.settings import field_docs
+from understudy.algorithms.config import field_docs
+from understudy.algorithms.encoder_config import PerceptionConfig
 from understudy.cli.parsing import show
 from understudy.cli.plan import RunSettings
 

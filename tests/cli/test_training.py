@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy.engine import keeping
+from understudy.training import replay_placement as keeping
 
 pytestmark = pytest.mark.agents
 

@@ -64,7 +64,7 @@ def shortened(code: str) -> str:
 
 
 def settings_table(config_class: Any) -> str:
-    from understudy.algorithms.settings import by_topic, field_docs
+    from understudy.algorithms.config import by_topic, field_docs
 
     docs, rows = field_docs(config_class), []
     for topic, fields in by_topic(config_class).items():

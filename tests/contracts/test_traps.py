@@ -29,20 +29,20 @@ class Trap(NamedTuple):
 
 TRAPS = {
     "cloned critics": Trap(
-        "nets/ensemble.py",
+        "networks/ensembles.py",
         "jax.vmap(make)(jax.random.split(key, size))",
         "jax.vmap(lambda _: make(key))(jax.random.split(key, size))",
         (
-            "nets/test_values.py::test_members_of_an_ensemble_are_independent",
+            "networks/test_values.py::test_members_of_an_ensemble_are_independent",
             "algorithms/test_protocol.py::test_any_number_of_critics",
         ),
     ),
     "terminated and truncated merged": Trap(
-        "experience/ring.py",
+        "buffers/replay.py",
         "gamma * (1.0 - ring.storage.terminated[lane, first])",
         "gamma * (1.0 - ring.storage.last[lane, first])",
         (
-            "experience/test_ring.py::test_what_can_be_sampled_is_what_a_list_would_hold",
+            "buffers/test_replay.py::test_what_can_be_sampled_is_what_a_list_would_hold",
             "faults/test_environment_ends.py::test_discounts_from_the_ring",
         ),
     ),
@@ -53,46 +53,46 @@ TRAPS = {
         ("algorithms/test_losses_by_hand.py::test_td3_target",),
     ),
     "fixed temperature exponentiated": Trap(
-        "algorithms/sac/learner.py",
+        "algorithms/sac/sac.py",
         'return state.hyper["entropy_coeff"]',
         'return jnp.exp(state.hyper["entropy_coeff"])',
         ("algorithms/test_optimiser.py::test_a_fixed_temperature_means_itself",),
     ),
     "priorities not updated": Trap(
-        "engine/feeding.py",
+        "training/feeding.py",
         "return revise(experience.priorities, place, errors, appetite.priority_exponent, good)",
         "return experience.priorities",
         (
-            "engine/test_feeding.py::"
+            "training/test_feeding.py::"
             "test_priorities_follow_the_errors_and_importance_weights_become_complete",
         ),
     ),
     "actor's gradient not stopped": Trap(
-        "algorithms/steps.py",
+        "algorithms/optim.py",
         "if not isinstance(actor.senses, Borrowed) or not into_encoder:",
         "if not isinstance(actor.senses, Borrowed):",
         ("algorithms/test_seeing.py::test_the_actors_gradient_stays_out_of_a_shared_encoder",),
     ),
     "Ornstein-Uhlenbeck noise not restarted": Trap(
-        "math/noise.py",
+        "ops/exploration.py",
         "jnp.where(first[:, None], sigma * normals, (1.0 - theta) * previous + fresh)",
         "(1.0 - theta) * previous + fresh",
         (
-            "math/test_noise.py::test_an_episodes_first_noise_knows_nothing_of_the_last",
+            "ops/test_exploration.py::test_an_episodes_first_noise_knows_nothing_of_the_last",
             "algorithms/test_ddpg.py::test_lingering_noise_restarts_with_an_episode_and_only_there",
         ),
     ),
     "advantages across an end": Trap(
-        "math/returns.py",
+        "ops/returns.py",
         "trace_decay * jnp.where(ends, 0.0, later)",
         "trace_decay * later",
         (
-            "math/test_returns.py::test_nothing_crosses_the_end_of_an_episode",
-            "math/test_returns.py::test_gae_worked_by_hand",
+            "ops/test_returns.py::test_nothing_crosses_the_end_of_an_episode",
+            "ops/test_returns.py::test_gae_worked_by_hand",
         ),
     ),
     "sign of the target entropy": Trap(
-        "algorithms/sac/learner.py",
+        "algorithms/sac/sac.py",
         "else -float(action.size)",
         "else float(action.size)",
         (
@@ -101,12 +101,12 @@ TRAPS = {
         ),
     ),
     "n-step sums across an episode": Trap(
-        "math/returns.py",
+        "ops/returns.py",
         "present[:, 1:] & unbroken",
         "present[:, 1:]",
         (
-            "math/test_returns.py::test_n_step_is_the_loop",
-            "experience/test_n_step.py::test_truncated_by_hand",
+            "ops/test_returns.py::test_n_step_is_the_loop",
+            "buffers/test_n_step.py::test_truncated_by_hand",
         ),
     ),
 }

@@ -17,7 +17,7 @@ import pytest
 
 import understudy as us
 from understudy.envs import Brax, brax, resolve
-from understudy.envs.brax_env import BraxState, _quietly
+from understudy.envs.brax import BraxState, _quietly
 
 pytest.importorskip("brax", reason="needs the extra brax")
 pytestmark = pytest.mark.mujoco

@@ -11,7 +11,7 @@ from scripted import Scripted
 from sensing import BODY, CHOICE, EYES, LENGTH, Sensing, by_hand
 
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, check
-from understudy.envs.guard import STANDARD
+from understudy.envs.fault_guard import STANDARD
 from understudy.types import Discrete, EnvironmentError, Joint
 
 ROWS, STEPS = 3, 9

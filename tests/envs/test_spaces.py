@@ -8,8 +8,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.engine import actions
 from understudy.envs.spaces import spec_of, to_normalised, to_real
+from understudy.training import actions
 from understudy.types import (
     ArraySpec,
     Continuous,

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 
 LENGTH = 6  # of a walk that does not end
 END = 1.0  # how far to the right it ends

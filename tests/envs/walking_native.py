@@ -9,7 +9,7 @@ from jaxtyping import Array
 from walking import BOUNDS, END, LENGTH
 
 from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((2,)), Continuous((-1.0, -1.0), (1.0, 1.0), shape=(2,)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.engine.evaluate import Evaluation, EvaluationPlan
+from understudy.training.evaluation import Evaluation, EvaluationPlan
 
 pytestmark = pytest.mark.agents
 

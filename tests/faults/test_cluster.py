@@ -13,8 +13,8 @@ import pytest
 from cluster_helpers import cases
 
 import understudy as us
-from understudy.cluster import connect as connecting
-from understudy.cluster import supervisor
+from understudy.distributed import connect as connecting
+from understudy.distributed import supervisor
 from understudy.errors import ClusterError, ConfigError, UnderstudyError
 from understudy.runs import checkpoint
 

@@ -10,7 +10,7 @@ import pytest
 from fault_env import LENGTH, FaultEnv, factories
 
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs
-from understudy.envs.guard import LIMIT, REBUILT, Fault, Ledger
+from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, Ledger
 from understudy.types import ConfigError, EnvironmentError
 
 ROWS, STEPS = 3, 12

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.engine import open_episodes, playing
 from understudy.envs import EpisodeSeeds, SerialEnvs
+from understudy.training import episode_runner as playing
+from understudy.training import open_episodes
 from understudy.types import EnvironmentError
 
 pytestmark = pytest.mark.agents

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from fault_env import FaultEnv
 
+from understudy.buffers import replay as ring
+from understudy.buffers import rollout
 from understudy.envs import EpisodeSeeds, SerialEnvs
-from understudy.experience import ring, rollout
-from understudy.math.returns import gae
+from understudy.ops.returns import gae
 from understudy.types import ArraySpec, Continuous, Spec, Transition
 
 SPEC = Spec(ArraySpec((1,)), Continuous((-1.0,), (1.0,), (1,)))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.envs.guard import STANDARD
+from understudy.envs.fault_guard import STANDARD
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 

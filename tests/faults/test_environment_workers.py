@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from fault_env import LENGTH, UNTIL, FaultEnv, factories
 
-from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, guard
+from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs
+from understudy.envs import fault_guard as guard
 from understudy.types import EnvironmentError
 
 pytestmark = pytest.mark.processes

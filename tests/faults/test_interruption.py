@@ -9,7 +9,7 @@ import pytest
 from resume_cases import QUICK, Walk, assert_same_to_the_bit, make
 
 import understudy as us
-from understudy.runs.interruption import Interrupted, Interruption
+from understudy.runs.signals import Interrupted, Interruption
 
 pytestmark = pytest.mark.agents
 

@@ -14,10 +14,10 @@ from rich.console import Console
 import understudy as us
 from understudy import runner
 from understudy.cli import main
-from understudy.engine import playing
 from understudy.errors import ConfigError
 from understudy.runs.plots import read_run
 from understudy.runs.progress import Progress
+from understudy.training import episode_runner as playing
 
 pytestmark = pytest.mark.agents
 

@@ -11,14 +11,14 @@ from walking import place as host_place
 from walking_native import NativeWalk, place
 
 import understudy as us
-from understudy.engine.snapshot import name_leaves
-from understudy.envs.guard import Guard
+from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, capture, restore
 from understudy.runs import checkpoint
+from understudy.training.snapshot import name_leaves
 from understudy.types import CheckpointError
 
 pytestmark = pytest.mark.agents

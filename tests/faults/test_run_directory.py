@@ -10,9 +10,9 @@ import pytest
 from resume_cases import QUICK, make
 
 import understudy as us
-from understudy.engine.evaluate import Evaluation, EvaluationPlan
 from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
+from understudy.training.evaluation import Evaluation, EvaluationPlan
 from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents

@@ -6,7 +6,7 @@ import pytest
 
 import understudy as us
 from understudy.cli import main
-from understudy.math.densities import squashed_gaussian_log_prob
+from understudy.ops.densities import squashed_gaussian_log_prob
 from understudy.types import ConfigError
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.agents
 
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
 
-# The others run with the long tests; tests/engine/test_members.py shows it of SAC and TD3 as well.
+# The others run with the long tests; tests/training/test_seed_axis.py covers SAC and TD3 as well.
 QUICK_AND_SLOW = [
     kind if kind == "A2C" else pytest.param(kind, marks=pytest.mark.slow) for kind in CONFIGS
 ]

@@ -6,7 +6,7 @@ from walking_native import SPEC, place
 
 from understudy.algorithms.td3 import TD3
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-from understudy.qd.illuminate import Plan
+from understudy.qd.map_elites import Plan
 
 SIZE = 8
 SHARED = dict(generation_size=SIZE, grid=(5, 5), hidden_sizes=(8,), iso_sigma=0.1, line_sigma=0.2)

@@ -9,13 +9,13 @@ import pytest
 from qd_cases import SIZE, bits, flat, plan
 from walking_native import SPEC
 
-from understudy.engine.feeding import draw
-from understudy.engine.updates import updates
-from understudy.experience import ring
+from understudy.buffers import replay as ring
 from understudy.qd import repertoire as qd
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
 from understudy.qd.emitters.iso_line import vary
-from understudy.qd.illuminate import Generations
+from understudy.qd.map_elites import Generations
+from understudy.training.feeding import draw
+from understudy.training.updates import updates
 from understudy.types import Transition
 
 KEY = jax.random.PRNGKey(5)

@@ -10,7 +10,7 @@ from walking import LENGTH, Walk, place
 from walking_native import NativeWalk
 from walking_native import place as native_place
 
-from understudy.envs.guard import Guard
+from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd import on_host

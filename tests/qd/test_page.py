@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from understudy.engine.snapshot import under
 from understudy.errors import CheckpointError
-from understudy.qd.centroids import make_cvt, make_grid
 from understudy.qd.page import read_map, report
 from understudy.qd.repertoire import add, empty
-from understudy.qd.storing import pack
+from understudy.qd.repertoire_file import pack
+from understudy.qd.tessellation import make_cvt, make_grid
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
+from understudy.training.snapshot import under
 
 LOW, HIGH, NAMES = (0.0, -2.0), (1.0, 2.0), ("left foot", "right foot")
 CVT = make_cvt(20, LOW, HIGH, samples=500)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy.qd import repertoire as qd
-from understudy.qd.centroids import make_cvt, make_grid
+from understudy.qd.tessellation import make_cvt, make_grid
 
 GRID = make_grid((3, 2), (0.0, 0.0), (1.0, 1.0))
 CVT = make_cvt(6, (0.0, 0.0), (1.0, 1.0), samples=500)

@@ -13,7 +13,7 @@ import understudy as us
 from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import read_csv
-from understudy.runs.records import Records
+from understudy.runs.run_directory import Records
 from understudy.types import CheckpointError, ConfigError, UnderstudyError
 
 pytestmark = pytest.mark.agents

@@ -11,10 +11,10 @@ import numpy as np
 
 from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
-from understudy.algorithms.running import normalised
+from understudy.algorithms.normalization import normalised
 from understudy.envs.spaces import to_real
-from understudy.nets import Moments, Networks
-from understudy.nets.senses import look
+from understudy.networks import Moments, Networks
+from understudy.networks.encoders import look
 from understudy.observing import Packer
 from understudy.runs.describe import describe
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec

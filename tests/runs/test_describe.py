@@ -21,7 +21,7 @@ from policy_cases import (
 from scipy.stats import ks_2samp
 
 import understudy as us
-from understudy.nets import MLP, Critics, Networks
+from understudy.networks import MLP, Critics, Networks
 from understudy.runner import Player, load
 from understudy.runs.describe import describe
 from understudy.runs.policy_file import save_policy

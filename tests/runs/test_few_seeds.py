@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from understudy.algorithms.settings import shown_name
+from understudy.algorithms.config import shown_name
 from understudy.runs import page
 from understudy.runs.plots import Curve, Group, draw_group, spread_of
 from understudy.sweep import pictures

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from understudy.algorithms import find
-from understudy.engine.snapshot import Position
-from understudy.engine.trainer import Setting, Trainer
 from understudy.runs.run import Run, RunConfig
+from understudy.training.snapshot import Position
+from understudy.training.trainer import Setting, Trainer
 from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
 
 SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))

@@ -8,9 +8,9 @@ import numpy as np
 
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import Memory
-from understudy.engine.programs import shared
 from understudy.envs.spaces import to_normalised, to_real
 from understudy.observing import Packer
+from understudy.training.program_cache import shared
 from understudy.types import EnvironmentError, Spec
 
 

@@ -6,11 +6,16 @@ from typing import Any, final
 import numpy as np
 
 from understudy.agent.inside import Trained
-from understudy.algorithms.settings import whole_number
-from understudy.engine.evaluate import Evaluation, EvaluationPlan, HostEvaluator, NativeEvaluator
-from understudy.engine.loops import make_evaluator
-from understudy.engine.playing import Mode
-from understudy.envs.describing import Descriptor, find_descriptor
+from understudy.algorithms.config import whole_number
+from understudy.envs.descriptors import Descriptor, find_descriptor
+from understudy.training.episode_runner import Mode
+from understudy.training.evaluation import (
+    Evaluation,
+    EvaluationPlan,
+    HostEvaluator,
+    NativeEvaluator,
+)
+from understudy.training.factory import make_evaluator
 from understudy.types import ConfigError, Continuous
 
 

@@ -16,30 +16,30 @@ from understudy.agent.evaluating import Evaluating
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
-from understudy.algorithms.settings import whole_number
-from understudy.cluster.config import Cluster
-from understudy.engine.devices import find_device, use_compilation_cache
-from understudy.engine.evaluate import Evaluation, EvaluationPlan
-from understudy.engine.loops import longest_episode, see_stacked
-from understudy.engine.members import take_member
-from understudy.engine.snapshot import Position, Snapshot, name_leaves
-from understudy.engine.trainer import Setting, Trainer
-from understudy.engine.updates import Learner, diverged
-from understudy.envs.describing import Descriptor
-from understudy.envs.guard import STANDARD, Guard
+from understudy.algorithms.config import whole_number
+from understudy.distributed.config import Cluster
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import STANDARD, Guard
 from understudy.envs.make import resolve
-from understudy.envs.naming import name_of_class
-from understudy.math.curves import Schedule
-from understudy.math.statistics import summary as summarise
-from understudy.nets import Networks
+from understudy.envs.names import name_of_class
+from understudy.networks import Networks
+from understudy.ops.schedules import Schedule
+from understudy.ops.statistics import summary as summarise
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.describe import describe
 from understudy.runs.handed import Handed, check_weights, name_of
 from understudy.runs.onnx_export import export_policy
-from understudy.runs.records import Subject
 from understudy.runs.run import Observer, Run, RunConfig, Summary, observers_in
+from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
+from understudy.training.devices import find_device, use_compilation_cache
+from understudy.training.evaluation import Evaluation, EvaluationPlan
+from understudy.training.factory import longest_episode, see_stacked
+from understudy.training.seed_axis import take_member
+from understudy.training.snapshot import Position, Snapshot, name_leaves
+from understudy.training.trainer import Setting, Trainer
+from understudy.training.updates import Learner, diverged
 
 
 class Agent:

@@ -18,32 +18,32 @@ from understudy.agent.face import Agent
 from understudy.agent.loading import agent_class, choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
-from understudy.algorithms.settings import shown_name, whole_number
+from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
-from understudy.cluster.config import Cluster
-from understudy.cluster.playhouse import RemotePlayhouse
-from understudy.cluster.playhouse import check as check_cluster
-from understudy.engine.devices import find_device, use_compilation_cache
-from understudy.engine.loops import Source, check_workers
-from understudy.engine.members import INITIALISATION, member_keys
-from understudy.engine.playhouse import HostPlayhouse, Playhouse, Programme
-from understudy.engine.snapshot import Position as AgentPosition
-from understudy.engine.snapshot import Snapshot, name_leaves
-from understudy.engine.updates import Learner, begin, metric_names
+from understudy.distributed.config import Cluster
+from understudy.distributed.population_runner import RemotePlayhouse
+from understudy.distributed.population_runner import check as check_cluster
 from understudy.envs.base import NativeEnv
-from understudy.envs.describing import Descriptor, find_descriptor
-from understudy.envs.guard import STANDARD, Guard
+from understudy.envs.descriptors import Descriptor, find_descriptor
+from understudy.envs.fault_guard import STANDARD, Guard
 from understudy.envs.make import resolve
-from understudy.envs.naming import refuse_foreign_module
+from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
-from understudy.qd.illuminate import Again, Illuminator, Plan
+from understudy.qd.map_elites import Again, Illuminator, Plan
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, QDRun, QDRunConfig, QDSummary, capture, corrected, restore
 from understudy.runs import checkpoint
-from understudy.runs.records import Subject
 from understudy.runs.run import Observer, observers_in
+from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
+from understudy.training.devices import find_device, use_compilation_cache
+from understudy.training.factory import Source, check_workers
+from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
+from understudy.training.seed_axis import INITIALISATION, member_keys
+from understudy.training.snapshot import Position as AgentPosition
+from understudy.training.snapshot import Snapshot, name_leaves
+from understudy.training.updates import Learner, begin, metric_names
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 HEAT_MAP = "heat_map.png"

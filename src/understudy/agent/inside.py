@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from understudy.cluster.config import Cluster, widened
-from understudy.engine.loops import Source, check_workers, make_trainer
-from understudy.engine.snapshot import Snapshot, put_back
-from understudy.engine.spreading import find_sharding
-from understudy.engine.trainer import Setting, Trainer, learner_shapes
-from understudy.engine.updates import Learner
+from understudy.distributed.config import Cluster, widened
 from understudy.envs.base import NativeEnv
-from understudy.envs.guard import Guard
+from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
-from understudy.math.curves import Schedule, describe, last_step, spanning
+from understudy.ops.schedules import Schedule, describe, last_step, spanning
+from understudy.training.device_sharding import find_sharding
+from understudy.training.factory import Source, check_workers, make_trainer
+from understudy.training.snapshot import Snapshot, put_back
+from understudy.training.trainer import Setting, Trainer, learner_shapes
+from understudy.training.updates import Learner
 from understudy.types import CheckpointError, ConfigError
 
 _log = logging.getLogger("understudy.agent")
@@ -52,7 +52,7 @@ class Trained:
 
     def trainer(self) -> Trainer:
         if self.cluster is not None and self.cluster.remote:
-            from understudy.cluster.trainer import ClusterTrainer
+            from understudy.distributed.loop import ClusterTrainer
 
             assert isinstance(self.source, EnvSource)
             return ClusterTrainer(self.setting, self.source, self.guard, self.cluster)

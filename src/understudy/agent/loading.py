@@ -8,13 +8,13 @@ from understudy.agent.face import Agent
 from understudy.agent.manifest import read
 from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
-from understudy.cluster.config import Cluster
-from understudy.engine.snapshot import Snapshot
+from understudy.distributed.config import Cluster
 from understudy.envs.make import resolve, without_environment
-from understudy.envs.naming import refuse_foreign_module
-from understudy.math.curves import Schedule
-from understudy.nets import Networks
+from understudy.envs.names import refuse_foreign_module
+from understudy.networks import Networks
+from understudy.ops.schedules import Schedule
 from understudy.runs.handed import Handed
+from understudy.training.snapshot import Snapshot
 from understudy.types import CheckpointError, EnvironmentError, Spec
 
 

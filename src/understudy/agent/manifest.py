@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy.algorithms import available
-from understudy.algorithms.settings import shown_name
-from understudy.cluster.config import Cluster
-from understudy.engine.snapshot import Position
-from understudy.envs.guard import Guard
-from understudy.math.curves import Curve, from_description
+from understudy.algorithms.config import shown_name
+from understudy.distributed.config import Cluster
+from understudy.envs.fault_guard import Guard
+from understudy.ops.schedules import Curve, from_description
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
 from understudy.runs import checkpoint
@@ -30,6 +29,7 @@ from understudy.runs.schema import (
     text,
     whole,
 )
+from understudy.training.snapshot import Position
 from understudy.types import CheckpointError, Spec
 
 LARGEST = 2**53  # a count beyond it is no count

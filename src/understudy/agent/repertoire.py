@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.agent.face import Agent
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 from understudy.qd.repertoire import Repertoire as Cells
 from understudy.qd.repertoire import metrics, nearest, policies_in
 from understudy.types import ConfigError

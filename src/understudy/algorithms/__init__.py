@@ -8,7 +8,7 @@ import pkgutil
 from functools import cache
 
 from understudy.algorithms.base import Algorithm
-from understudy.algorithms.settings import nearest
+from understudy.algorithms.config import nearest
 from understudy.types import ConfigError
 
 __all__ = ["Algorithm", "available", "find"]

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from understudy.algorithms import running
-from understudy.algorithms.settings import Config
-from understudy.nets import Networks, seen_by_both
-from understudy.nets.senses import look, make_senses
+from understudy.algorithms import normalization
+from understudy.algorithms.config import Config
+from understudy.networks import Networks, seen_by_both
+from understudy.networks.encoders import look, make_senses
 from understudy.types import (
     ArraySpec,
     ConfigError,
@@ -153,7 +153,7 @@ class Algorithm(abc.ABC):
 
         `first` marks rows whose episode has just begun, where memory restarts.
         """
-        observation = running.normalised(policy.seen, observation)
+        observation = normalization.normalised(policy.seen, observation)
         if not self.config.memory_width:
             return self.choose(policy, memory, observation, first, key, explore)
         # The first part of every policy is the network that acts.
@@ -195,7 +195,7 @@ class Algorithm(abc.ABC):
         """Take one step of every environment into the running statistics, where there are any:
         what was seen, and the discounted return of each episode so far."""
         return state._replace(
-            running=running.take_in(state.running, observation, open_return, valid)
+            running=normalization.take_in(state.running, observation, open_return, valid)
         )
 
     def prepare(self, state: Any, batch: Any) -> Any:
@@ -204,7 +204,7 @@ class Algorithm(abc.ABC):
         Here: observations and rewards in the State's present units, and importance weights of
         which the largest is 1, made larger where rows are no steps (of weight 0): a mean over
         rows is then one over steps."""
-        batch = running.normalise_batch(state.running, batch)
+        batch = normalization.normalise_batch(state.running, batch)
         weight = batch.weight / jnp.max(batch.weight)
         steps = jnp.maximum(jnp.sum(weight > 0), 1)
         return batch._replace(weight=weight * (weight.size / steps))

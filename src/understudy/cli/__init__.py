@@ -121,7 +121,7 @@ def _run(arguments: list[str]) -> None:
 
 def _find(name: str) -> ModuleType:
     if name not in COMMANDS:
-        from understudy.algorithms.settings import nearest
+        from understudy.algorithms.config import nearest
 
         known = ", ".join(COMMANDS)
         fail(f"unknown command '{name}'{nearest(name, COMMANDS)}; there are: {known}")

@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from understudy.algorithms.settings import Config, by_topic, nearest
+from understudy.algorithms.config import Config, by_topic, nearest
 from understudy.cli.plan import Kind, Wishes
 from understudy.errors import ConfigError
 

@@ -11,11 +11,11 @@ from understudy.agent import Agent, load
 from understudy.cli import repertoire
 from understudy.cli.parsing import Parser, add_device, add_trust, count, device_of, hint, quoted
 from understudy.cli.training import spoken
-from understudy.cluster.config import Cluster
+from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
-from understudy.math.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarise
 from understudy.runs.progress import compact
-from understudy.runs.records import ABOUT
+from understudy.runs.run_directory import ABOUT
 from understudy.runs.video import record_episode
 
 

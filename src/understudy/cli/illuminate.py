@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from understudy.agent.illumination import HEAT_MAP, METHODS, Illumination
-from understudy.algorithms.settings import Config, nearest, setting, shown_name
+from understudy.algorithms.config import Config, nearest, setting, shown_name
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, device_of, hint, quoted
 from understudy.cli.plan import Kind, Wishes, settle, unknown_loggers
@@ -23,14 +23,14 @@ from understudy.cli.train import (
     words_of,
 )
 from understudy.cli.training import CONFIG, around, open_loggers
-from understudy.cluster.config import Cluster
-from understudy.envs.guard import Guard
+from understudy.distributed.config import Cluster
+from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
 from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
 from understudy.runs.files import write_whole
 from understudy.runs.loggers import Logger
-from understudy.runs.records import CURVE
+from understudy.runs.run_directory import CURVE
 
 DEFAULT_METHOD, DEFAULT_ENVIRONMENT = "pga-me", "jax:PointNavigation-v0"
 DEFAULT_EVALUATIONS, DEFAULT_EVALUATIONS_ELSEWHERE = 5_000, 20_000

@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         fail(f"{message} (see {self.prog} --help)")
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
-        from understudy.algorithms.settings import nearest
+        from understudy.algorithms.config import nearest
 
         options, unknown = self.parse_known_args(arguments)
         if unknown:

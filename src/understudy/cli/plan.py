@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from understudy.algorithms import Algorithm, available
-from understudy.algorithms.settings import Config, nearest, setting
-from understudy.cluster.config import Cluster
+from understudy.algorithms.config import Config, nearest, setting
+from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 from understudy.runs.loggers import BY_NAME
 

@@ -7,7 +7,7 @@ from understudy.cli.parsing import Parser, hint, quoted
 from understudy.errors import ConfigError
 from understudy.runs.growth import growth
 from understudy.runs.plots import compare, learning_curve, read_runs
-from understudy.runs.records import CURVE
+from understudy.runs.run_directory import CURVE
 
 COMPARISON = "comparison.png"
 

@@ -12,13 +12,13 @@ import numpy as np
 from understudy.agent import Agent
 from understudy.agent.illumination import METHODS, Illumination
 from understudy.cli.parsing import device_of, hint, quoted
-from understudy.cluster.config import Cluster
+from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError
-from understudy.math.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarise
 from understudy.reading import read_bytes
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
-from understudy.runs.records import ABOUT
+from understudy.runs.run_directory import ABOUT
 
 NOT_ONE = "--at chooses from a repertoire (understudy illuminate), and {} holds an agent"
 

@@ -8,20 +8,20 @@ from typing import Any
 from understudy.agent import Agent, load
 from understudy.agent.illumination import METHODS, Illumination
 from understudy.algorithms import available
-from understudy.algorithms.settings import shown_name
+from understudy.algorithms.config import shown_name
 from understudy.cli import config_file
 from understudy.cli.illuminate import illuminate
 from understudy.cli.parsing import Parser, add_device, add_trust, count, device_of, hint, quoted
 from understudy.cli.training import CONFIG, open_loggers, run
-from understudy.cluster.config import Cluster
-from understudy.engine.devices import suit
+from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
 from understudy.qd.run import QDRunConfig
 from understudy.reading import read_bytes
 from understudy.runs.checkpoint import LARGEST_MANIFEST
-from understudy.runs.records import ABOUT
 from understudy.runs.run import RunConfig
+from understudy.runs.run_directory import ABOUT
 from understudy.runs.schema import table, text, whole
+from understudy.training.devices import suit
 
 
 def parser(arguments: list[str]) -> Parser:

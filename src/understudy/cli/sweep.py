@@ -8,7 +8,7 @@ from typing import Any
 
 from understudy.agent import agent_class
 from understudy.algorithms import available, find
-from understudy.algorithms.settings import Config
+from understudy.algorithms.config import Config
 from understudy.cli.parsing import Parser, count, device_of
 from understudy.cli.plan import Plan, RunSettings, Wishes, make_plan, takes_a_list, tidied
 from understudy.cli.train import (
@@ -19,11 +19,11 @@ from understudy.cli.train import (
     value_of,
     words_of,
 )
-from understudy.cluster.config import Cluster
+from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 from understudy.sweep import Range, SweepResult, search, sweep
-from understudy.sweep.in_one_program import CSV, PICTURE
 from understudy.sweep.result import DIVERGED, FAILED
+from understudy.sweep.vectorized import CSV, PICTURE
 
 RUN_FLAGS = ("steps", "seed", "envs", "evaluation_episodes", "device")
 DESCRIPTION = """\

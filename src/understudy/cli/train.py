@@ -11,7 +11,7 @@ from typing import Any
 from understudy.agent import Agent, agent_class
 from understudy.agent.illumination import METHODS
 from understudy.algorithms import Algorithm, available, find
-from understudy.algorithms.settings import Config, by_topic, field_docs
+from understudy.algorithms.config import Config, by_topic, field_docs
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, device_of, show
 from understudy.cli.plan import (
@@ -25,11 +25,11 @@ from understudy.cli.plan import (
     takes_a_list,
 )
 from understudy.cli.training import CONFIG, open_loggers, run
-from understudy.engine.devices import suit
-from understudy.envs.guard import Guard
+from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
 from understudy.runs.files import write_whole
 from understudy.runs.run import RunConfig
+from understudy.training.devices import suit
 
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
 PRECEDENCE = """\

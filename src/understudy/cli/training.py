@@ -11,12 +11,12 @@ from typing import Any, NoReturn, final
 from understudy.agent import Agent
 from understudy.cli.parsing import WHEN_INTERRUPTED, hint, quoted
 from understudy.errors import UnderstudyError
-from understudy.math.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarise
 from understudy.runs import checkpoint
 from understudy.runs.loggers import BY_NAME, Logger
 from understudy.runs.progress import compact
-from understudy.runs.records import CURVE
 from understudy.runs.run import RunConfig
+from understudy.runs.run_directory import CURVE
 
 CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same again
 
@@ -80,7 +80,7 @@ class _Lines(logging.Handler):
 @contextlib.contextmanager
 def _saying_what_is_large() -> Iterator[None]:
     """How large replay is and where it is kept, before it is made."""
-    log, lines = logging.getLogger("understudy.engine.replay"), _Lines()
+    log, lines = logging.getLogger("understudy.training.replay"), _Lines()
     before = log.level
     log.addHandler(lines)
     log.setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 from understudy.envs.spaces import Border
 from understudy.types import Action, EnvironmentError, Joint, Key, Spec
 

@@ -13,18 +13,18 @@ from typing import Any, final
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from understudy.envs.ale import AtariSettings, hint_at_adapter
+from understudy.envs.atari import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
-from understudy.envs.describing import Descriptor
-from understudy.envs.guard import STANDARD, Guard
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.frame_stack_wrapper import make_stacked
 from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
-from understudy.envs.naming import ADAPTERS
+from understudy.envs.names import ADAPTERS
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
-from understudy.envs.stacked import make_stacked
 from understudy.envs.worker import make_quietly
 from understudy.types import ConfigError, EnvironmentError, Spec
 
@@ -124,7 +124,7 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
     if prefix == "jax":
         return _native(rest)
     if prefix == "brax":
-        return importlib.import_module("understudy.envs.brax_env").Brax.from_string(rest)
+        return importlib.import_module("understudy.envs.brax").Brax.from_string(rest)
     if prefix in ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
@@ -300,7 +300,7 @@ def _host(
 ) -> HostEnvs:
     factory = _stacked(training if seeds.stream == TRAINING else evaluation, frames)
     if workers:
-        from understudy.envs.processes import ProcessEnvs
+        from understudy.envs.subprocesses import ProcessEnvs
 
         return ProcessEnvs([factory] * rows, seeds, workers, guard, descriptor)
     return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
@@ -368,7 +368,7 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
         frames: int,
         descriptor: Descriptor | None,
     ) -> HostEnvs:
-        from understudy.envs.user_vector import UserVectorEnvs
+        from understudy.envs.vector import UserVectorEnvs
 
         if descriptor is not None:
             raise EnvironmentError(

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 
 _FLOOR = "floor"
 # Kind of environment → the geoms of its feet, and what they are called in pictures.

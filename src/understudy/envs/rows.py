@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, final
 import gymnasium
 import numpy as np
 
-from understudy.envs.describing import Descriptor
-from understudy.envs.guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
 from understudy.observing import Packer, castable

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.envs.describing import Descriptor
-from understudy.envs.guard import STANDARD, Guard, Ledger
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import STANDARD, Guard, Ledger
 from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import Border, spec_of

@@ -17,7 +17,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from understudy.envs.guard import Guard
+from understudy.envs.fault_guard import Guard
 from understudy.envs.rows import Board, EnvRows
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.observing import Packer

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.settings import Config, setting
+from understudy.algorithms.config import Config, setting
 from understudy.algorithms.td3 import TD3Config
 
 # Of the DCRL authors' configuration of PGA-MAP-Elites; sources in docs/presets.md.

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from understudy.engine.playing import NativeStage, Played
-from understudy.engine.programs import shared
 from understudy.envs.base import NativeEnv
-from understudy.qd.illuminate import (
+from understudy.qd.map_elites import (
     REEVALUATION,
     Again,
     Generations,
@@ -21,6 +19,8 @@ from understudy.qd.illuminate import (
     acting,
 )
 from understudy.qd.repertoire import policies_in
+from understudy.training.episode_runner import NativeStage, Played
+from understudy.training.program_cache import shared
 from understudy.types import Key, Tree
 
 

@@ -9,16 +9,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool
 
-from understudy.engine.feeding import add
-from understudy.engine.playhouse import HostPlayhouse, Playhouse, Programme
-from understudy.engine.playing import Played, Told
-from understudy.engine.programs import shared
-from understudy.envs.guard import STANDARD, Guard
+from understudy.buffers import Ring
+from understudy.envs.fault_guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.experience import Ring
-from understudy.qd.illuminate import Again, Generations, Illuminator, Plan, acting
+from understudy.qd.map_elites import Again, Generations, Illuminator, Plan, acting
 from understudy.qd.repertoire import policies_in
+from understudy.training.episode_runner import Played, Told
+from understudy.training.feeding import add
+from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
+from understudy.training.program_cache import shared
 from understudy.types import Transition, Tree
 
 STEPS_AT_ONCE = 100  # that go to replay

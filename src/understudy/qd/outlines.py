@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from understudy.qd.centroids import Cells, Cvt, Grid, make_grid, unit
 from understudy.qd.repertoire import Repertoire
+from understudy.qd.tessellation import Cells, Cvt, Grid, make_grid, unit
 
 MOST_BINS = 24  # along each axis, where a CVT of three dimensions or more is seen from a side
 NOTHING = -1

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.engine.snapshot import part_of
 from understudy.errors import CheckpointError
-from understudy.qd.centroids import Cells, Cvt, make_grid
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.pictures import cells_svg
 from understudy.qd.repertoire import Repertoire
-from understudy.qd.storing import CENTROIDS, unpack
+from understudy.qd.repertoire_file import CENTROIDS, unpack
+from understudy.qd.tessellation import Cells, Cvt, make_grid
 from understudy.runs import checkpoint, page
 from understudy.runs.growth import EVALUATIONS, METRICS, OFFSET
 from understudy.runs.plots import Run, read_run
 from understudy.runs.progress import compact
+from understudy.training.snapshot import part_of
 
 CONFIGS = {"pga-me": PGAMEConfig, "map-elites": MAPElitesConfig}
 BEST = 10  # elites with a row of their own

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.qd.centroids import Cells, is_inside
+from understudy.qd.tessellation import Cells, is_inside
 from understudy.types import Key, Scalar, Tree
 
 NEVER = jnp.iinfo(jnp.int32).max

@@ -9,8 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.engine.cadence import next_multiple
-from understudy.engine.snapshot import (
+from understudy.qd.emitters import PolicyGradient
+from understudy.qd.map_elites import Again, Counts, Illuminator
+from understudy.qd.repertoire import Repertoire, add, empty, metrics, policies_in
+from understudy.qd.repertoire_file import (
+    describe_cells,
+    pack,
+    read_cells,
+    refuse_other_cells,
+    unpack,
+)
+from understudy.runs import checkpoint
+from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explaining
+from understudy.runs.signals import Interruption
+from understudy.training.snapshot import (
     Named,
     name_leaves,
     name_ring,
@@ -19,20 +31,8 @@ from understudy.engine.snapshot import (
     put_ring_back,
     under,
 )
-from understudy.engine.updates import Learner, Meter, read_meter
-from understudy.qd.emitters import PolicyGradient
-from understudy.qd.illuminate import Again, Counts, Illuminator
-from understudy.qd.repertoire import Repertoire, add, empty, metrics, policies_in
-from understudy.qd.storing import (
-    describe_cells,
-    pack,
-    read_cells,
-    refuse_other_cells,
-    unpack,
-)
-from understudy.runs import checkpoint
-from understudy.runs.interruption import Interruption
-from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explaining
+from understudy.training.update_schedule import next_multiple
+from understudy.training.updates import Learner, Meter, read_meter
 from understudy.types import ConfigError
 
 SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop

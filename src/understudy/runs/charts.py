@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from understudy.math.statistics import mean_with_band
+from understudy.ops.statistics import mean_with_band
 from understudy.runs.plots import FEWEST_IN_A_BAND, Curve, draw_seeds, on_common_steps
 
 MOST_POINTS = 500

@@ -12,7 +12,7 @@ import numpy as np
 
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import _round_down, _round_up
-from understudy.nets import (
+from understudy.networks import (
     MLP,
     BoundedGaussianActor,
     CategoricalActor,
@@ -25,12 +25,12 @@ from understudy.nets import (
     SquashedGaussianActor,
     StateDependentActor,
 )
-from understudy.nets.cells import GRU
-from understudy.nets.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape, picture_axes
-from understudy.nets.ensemble import chosen, size_of
-from understudy.nets.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
-from understudy.nets.replaceable import PerSample
-from understudy.nets.senses import Fusion, OfEntries, Picture, Plain, Senses
+from understudy.networks.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape, picture_axes
+from understudy.networks.custom import PerSample
+from understudy.networks.encoders import Fusion, OfEntries, Picture, Plain, Senses
+from understudy.networks.ensembles import chosen, size_of
+from understudy.networks.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
+from understudy.networks.rnn import GRU
 from understudy.runner import Description, Node
 from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
 
@@ -115,7 +115,7 @@ class Graph:
         if not isinstance(encoder, MLP):
             raise ConfigError(
                 f"the {name} is your own module '{type(encoder).__name__}', which a policy file "
-                "cannot express (understudy.nets.MLP and Linear it can); nothing was written. "
+                "cannot express (understudy.networks.MLP and Linear it can); nothing was written. "
                 "agent.save keeps it"
             )
         for place, layer in enumerate(encoder.layers):

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from understudy.algorithms.base import LossAddon
-from understudy.math.curves import Schedule
-from understudy.nets import Networks
+from understudy.networks import Networks
+from understudy.ops.schedules import Schedule
 from understudy.types import CheckpointError, ConfigError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
-from understudy.algorithms.settings import nearest
+from understudy.algorithms.config import nearest
 from understudy.errors import ConfigError
 from understudy.runs.csv_log import STEPS, flatten
 from understudy.runs.files import refuse_link, write_whole

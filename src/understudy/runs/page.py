@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from understudy.algorithms.settings import Config, by_topic, field_docs
+from understudy.algorithms.config import Config, by_topic, field_docs
 from understudy.errors import ConfigError
 from understudy.runs.charts import small_chart
 from understudy.runs.csv_log import STEPS

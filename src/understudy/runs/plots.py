@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from understudy.algorithms.settings import shown_name
-from understudy.math.statistics import mean_with_band
+from understudy.algorithms.config import shown_name
+from understudy.ops.statistics import mean_with_band
 from understudy.reading import read_bytes
 from understudy.runs.csv_log import STEPS, read_csv
 from understudy.runs.files import write_whole

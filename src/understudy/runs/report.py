@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from understudy.algorithms import available
-from understudy.math.statistics import iqm, stratified_bootstrap_interval
+from understudy.ops.statistics import iqm, stratified_bootstrap_interval
 from understudy.runs import page
 from understudy.runs.charts import wide_chart
 from understudy.runs.csv_log import STEPS

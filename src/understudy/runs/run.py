@@ -10,9 +10,9 @@ from typing import Any, Protocol, final, runtime_checkable
 import jax
 import numpy as np
 
-from understudy.engine.cadence import next_multiple
-from understudy.engine.trainer import Trainer
-from understudy.runs.interruption import Interrupted, Interruption
+from understudy.runs.signals import Interrupted, Interruption
+from understudy.training.trainer import Trainer
+from understudy.training.update_schedule import next_multiple
 from understudy.types import ClusterError, ConfigError, UnderstudyError
 
 SECONDS_BETWEEN = 60.0  # checkpoints, where no number of steps is asked for

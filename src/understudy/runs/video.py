@@ -12,9 +12,9 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from understudy.envs.ale import AtariSettings
+from understudy.envs.atari import AtariSettings
+from understudy.envs.frame_stack_wrapper import Stacked
 from understudy.envs.make import gymnasium_factory
-from understudy.envs.stacked import Stacked
 from understudy.errors import ConfigError, EnvironmentError
 from understudy.runs.files import fresh_directory, remove
 

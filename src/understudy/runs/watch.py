@@ -8,8 +8,8 @@ from typing import Any, final
 
 from understudy.runs.loggers import open_loggers
 from understudy.runs.progress import Progress
-from understudy.runs.records import Records, Subject
 from understudy.runs.run import Observer
+from understudy.runs.run_directory import Records, Subject
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from understudy.algorithms.settings import Config, nearest
+from understudy.algorithms.config import Config, nearest
 from understudy.errors import ConfigError
 
 DIGITS = 5  # of a drawn value: short enough to be typed again, and then exactly the same

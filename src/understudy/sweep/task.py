@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from understudy.agent import Agent, agent_class
-from understudy.algorithms.settings import Config
+from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.runs.run import RunConfig, Summary
 from understudy.sweep.result import Outcome, SweepResult

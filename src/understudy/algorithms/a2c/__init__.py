@@ -1,7 +1,7 @@
 """Advantage Actor-Critic, synchronous (Mnih et al., 2016)."""
 
+from understudy.algorithms.a2c.a2c import A2C, Policy, State
 from understudy.algorithms.a2c.config import A2CConfig
-from understudy.algorithms.a2c.learner import A2C, Policy, State
 
 ALGORITHM = A2C
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.base import Rollout
-from understudy.algorithms.perception import PerceptionConfig
-from understudy.algorithms.settings import setting
-from understudy.math.curves import Schedule, linear
+from understudy.algorithms.config import setting
+from understudy.algorithms.encoder_config import PerceptionConfig
+from understudy.ops.schedules import Schedule, linear
 
 # Of Tianshou's benchmark, there with 16 environments; sources in docs/presets.md.
 _TIANSHOU = dict(

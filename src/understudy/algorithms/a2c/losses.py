@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from understudy.math.distributions import Categorical, Gaussian, MultiCategorical
-from understudy.math.returns import gae
-from understudy.nets import StateDependentActor, state_dependent_std
+from understudy.networks import StateDependentActor, state_dependent_std
+from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
+from understudy.ops.returns import gae
 from understudy.types import History, Observation, Scalar, Trajectory
 
 Distribution = Categorical | MultiCategorical | Gaussian

@@ -1,7 +1,7 @@
 """Deep Deterministic Policy Gradient (Lillicrap et al., 2015)."""
 
 from understudy.algorithms.ddpg.config import DDPGConfig
-from understudy.algorithms.ddpg.learner import DDPG, Policy, State
+from understudy.algorithms.ddpg.ddpg import DDPG, Policy, State
 
 ALGORITHM = DDPG
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import REMEMBERING, ReplayConfig
-from understudy.algorithms.settings import setting
+from understudy.algorithms.config import setting
+from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
 
 # Of Tianshou's benchmark, and of RL Baselines3 Zoo; sources in docs/presets.md.
 _TIANSHOU = dict(learning_rate=1e-3, max_start_steps=25_000, min_buffer_size=25_000)

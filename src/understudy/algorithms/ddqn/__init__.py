@@ -1,7 +1,7 @@
 """Double deep Q-learning (van Hasselt et al., 2015)."""
 
 from understudy.algorithms.ddqn.config import DDQNConfig
-from understudy.algorithms.ddqn.learner import DDQN, Policy, State
+from understudy.algorithms.ddqn.ddqn import DDQN, Policy, State
 
 ALGORITHM = DDQN
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import REMEMBERING, ReplayConfig
-from understudy.algorithms.settings import setting
-from understudy.math.curves import Schedule, exponential, linear
+from understudy.algorithms.config import setting
+from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.ops.schedules import Schedule, exponential, linear
 from understudy.types import ConfigError
 
 

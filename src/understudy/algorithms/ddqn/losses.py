@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-from understudy.math.targets import bootstrapped, pessimistic
-from understudy.nets import evaluate_ensemble
+from understudy.networks import evaluate_ensemble
+from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
 

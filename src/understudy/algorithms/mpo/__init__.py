@@ -1,7 +1,7 @@
 """Maximum a Posteriori Policy Optimisation (Abdolmaleki et al., 2018)."""
 
 from understudy.algorithms.mpo.config import MPOConfig
-from understudy.algorithms.mpo.learner import MPO, Policy, State
+from understudy.algorithms.mpo.mpo import MPO, Policy, State
 
 ALGORITHM = MPO
 

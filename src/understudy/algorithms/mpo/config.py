@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import REMEMBERING, ReplayConfig
-from understudy.algorithms.settings import setting
+from understudy.algorithms.config import setting
+from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
 
 # What each dual variable holds: the setting of its bound.
 CONSTRAINTS = {

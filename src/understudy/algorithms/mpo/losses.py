@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.math.distributions import Categorical, Gaussian
-from understudy.math.divergences import categorical_kl, gaussian_kls
-from understudy.math.duals import improved_weights, temperature_dual
-from understudy.math.targets import bootstrapped, pessimistic
-from understudy.nets import evaluate_ensemble, perceive
+from understudy.networks import evaluate_ensemble, perceive
+from understudy.ops.distributions import Categorical, Gaussian
+from understudy.ops.divergences import categorical_kl, gaussian_kls
+from understudy.ops.duals import improved_weights, temperature_dual
+from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
 Weights = Float[Array, "batch options"]

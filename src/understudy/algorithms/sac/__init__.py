@@ -1,7 +1,7 @@
 """Soft Actor-Critic (Haarnoja et al., 2018)."""
 
 from understudy.algorithms.sac.config import SACConfig
-from understudy.algorithms.sac.learner import SAC, Policy, State
+from understudy.algorithms.sac.sac import SAC, Policy, State
 
 ALGORITHM = SAC
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.replay import REMEMBERING, ReplayConfig
-from understudy.algorithms.settings import setting
+from understudy.algorithms.config import setting
+from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
 
 # Of RL Baselines3 Zoo; sources in docs/presets.md.
 _ZOO = dict(learning_rate=3e-4, max_start_steps=10_000, min_buffer_size=10_000)

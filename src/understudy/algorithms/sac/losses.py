@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from understudy.math.densities import squashed_gaussian_sample
-from understudy.math.targets import bootstrapped, pessimistic
-from understudy.nets import evaluate_ensemble
+from understudy.networks import evaluate_ensemble
+from understudy.ops.densities import squashed_gaussian_sample
+from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
 # From the values of all critics, [critics, ...], to the one that counts

@@ -1,7 +1,7 @@
 """Twin Delayed DDPG (Fujimoto et al., 2018)."""
 
 from understudy.algorithms.td3.config import TD3Config
-from understudy.algorithms.td3.learner import TD3, Policy, State
+from understudy.algorithms.td3.td3 import TD3, Policy, State
 
 ALGORITHM = TD3
 

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.math.targets import bootstrapped, pessimistic
-from understudy.nets import evaluate_ensemble
+from understudy.networks import evaluate_ensemble
+from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.describing import Descriptor
+from understudy.envs.descriptors import Descriptor
 from understudy.types import ArraySpec, Continuous, Key, Spec
 
 

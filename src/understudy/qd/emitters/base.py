@@ -3,7 +3,7 @@
 import abc
 from typing import Any
 
-from understudy.experience import Ring
+from understudy.buffers import Ring
 from understudy.qd.repertoire import Repertoire
 from understudy.types import Key, Tree
 

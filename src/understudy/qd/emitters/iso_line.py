@@ -7,7 +7,7 @@ from typing import Any, final
 import jax
 from jaxtyping import Array
 
-from understudy.experience import Ring
+from understudy.buffers import Ring
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.types import Key, Tree

@@ -10,15 +10,15 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from understudy.algorithms.steps import adam, descend
+from understudy.algorithms.optim import adam, descend
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
-from understudy.engine.feeding import draw
-from understudy.engine.updates import Learner, begin, metric_names, updates
-from understudy.experience import Ring
-from understudy.nets import chosen
+from understudy.buffers import Ring
+from understudy.networks import chosen
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
+from understudy.training.feeding import draw
+from understudy.training.updates import Learner, begin, metric_names, updates
 from understudy.types import Key, Spec, Tree
 
 

@@ -6,7 +6,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from understudy.experience import Ring
+from understudy.buffers import Ring
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire
 from understudy.types import Key, Tree

@@ -1,0 +1,294 @@
+"""A2C: the order of things. The maths is in losses.py."""
+
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int32, Shaped
+
+from understudy.algorithms import normalization
+from understudy.algorithms.a2c import losses
+from understudy.algorithms.a2c.config import A2CConfig
+from understudy.algorithms.a2c.losses import Prepared, distribution
+from understudy.algorithms.aux_losses import add_terms
+from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.optim import adam, descend, initial_hyper, rmsprop
+from understudy.networks import (
+    MLP,
+    CategoricalActor,
+    GaussianActor,
+    MultiCategoricalActor,
+    Recalled,
+    StateDependentActor,
+    StateValue,
+    exploration_matrices,
+    lend,
+    state_dependent_noise,
+)
+from understudy.networks.build import make_actor, make_value
+from understudy.networks.encoders import Borrowed
+from understudy.networks.initializers import scaled
+from understudy.networks.normalizer import Moments
+from understudy.types import (
+    ConfigError,
+    Continuous,
+    Discrete,
+    Key,
+    Metrics,
+    MultiDiscrete,
+    Observation,
+    Scalar,
+    Spec,
+    Trajectory,
+    Tree,
+)
+
+# A policy that begins near its middle explores in all directions alike.
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
+
+
+class State(NamedTuple):
+    actor: Any
+    critic: Any  # V; with a shared encoder it reads the actor's features
+    moments: Tree  # of both: one optimiser, one gradient norm
+    running: Running
+    hyper: dict[str, Scalar]
+    updates: Int32[Array, ""]
+    key: Key
+
+
+class Policy(NamedTuple):
+    actor: Any
+    seen: Moments | None  # what observations look like, where they are normalised
+
+
+class Exploration(NamedTuple):
+    """The noise functions of state-dependent exploration that are in use."""
+
+    matrix: Float[Array, "envs features action"]
+    age: Int32[Array, ""]  # steps since all were drawn; they are due at 0
+
+
+class Gradients(NamedTuple):
+    actor: Any
+    critic: Any
+    due: tuple[()]
+
+
+@final
+class A2C(Algorithm):
+    """Advantage Actor-Critic, synchronous, for discrete, multi-discrete and continuous actions."""
+
+    name = "a2c"
+    config_class = A2CConfig
+    supported_actions = (Discrete, MultiDiscrete, Continuous)
+    networks_in_state = ("actor", "critic")
+    num_envs = 8
+    needs_bounds = False
+    config: A2CConfig
+
+    def init(self, spec: Spec, key: Key) -> State:
+        actor_key, critic_key, key = jax.random.split(key, 3)
+        actor = make_actor(
+            self._head(spec), spec, self.config, self.networks, actor_key, POLICY_GAIN
+        )
+        critic: Any
+        if self.config.share_encoder:
+            features = actor.head.weight.shape[0]
+            initialiser = scaled(self.config.initialisation, VALUE_GAIN)
+            critic = StateValue(MLP(features, (), key), features, critic_key, initialiser)
+        else:
+            remembers = self.config.memory is not None
+            critic = make_value(
+                spec, self.config, self.networks, critic_key, VALUE_GAIN, borrow=remembers
+            )
+        return State(
+            actor=actor,
+            critic=critic,
+            moments=self._optimiser().init((actor, critic)),
+            running=normalization.begin(self.config, spec),
+            hyper=initial_hyper(self.config),
+            updates=jnp.int32(0),
+            key=key,
+        )
+
+    def _head(self, spec: Spec) -> Any:
+        """What makes the actor for these actions."""
+        if isinstance(spec.action, Discrete):
+            return CategoricalActor
+        if isinstance(spec.action, MultiDiscrete):
+            return partial(MultiCategoricalActor, choices=spec.action.choices)
+        state_dependent = self.config.state_dependent_exploration
+        head = StateDependentActor if state_dependent else GaussianActor
+        log_std = self.config.initial_log_std
+        if log_std is None:
+            log_std = -2.0 if state_dependent else 0.0
+        return partial(head, initial_log_std=log_std)
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        config = self.config
+        if config.optimiser == "adam":
+            return adam(config.max_grad_norm)
+        return rmsprop(
+            config.max_grad_norm,
+            config.rmsprop_decay,
+            config.rmsprop_epsilon,
+            config.epsilon_inside_root,
+        )
+
+    def policy(self, state: State) -> Policy:
+        return Policy(state.actor, state.running.observation)
+
+    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
+        if not self.config.state_dependent_exploration:
+            return ()
+        return Exploration(jnp.zeros((num_envs, *policy.actor.log_std.shape)), jnp.int32(0))
+
+    def choose(
+        self,
+        policy: Policy,
+        noise: Tree,
+        seen: Observation,
+        first: Bool[Array, " envs"],
+        key: Key,
+        explore: bool,
+    ) -> tuple[Shaped[Array, "envs *action"], Tree, Metrics]:
+        """A continuous action is not clipped here: its density is that of what was drawn, and
+        the border keeps it in the environment's bounds."""
+        if not explore:
+            return policy.actor.mode(seen), noise, {}
+        chances = distribution(policy.actor, seen)
+        if self.config.state_dependent_exploration:
+            noise = self._redraw(policy, noise, first, key)
+            mean, features = policy.actor(seen)
+            action = mean + state_dependent_noise(features, noise.matrix)
+        else:
+            action = chances.sample(key)
+        return action, noise, {"log_prob": chances.log_prob(action)}
+
+    def _redraw(
+        self, policy: Policy, noise: Exploration, first: Bool[Array, " envs"], key: Key
+    ) -> Exploration:
+        """New noise functions where an episode begins, and for all when their time is over: one
+        clock for all, so that by default a rollout's noise is the present policy's."""
+        interval = self.config.noise_reset_interval or self.config.horizon
+        drawn = exploration_matrices(policy.actor.log_std, len(first), key)
+        due = first | (noise.age == 0)
+        matrix = jnp.where(due[:, None, None], drawn, noise.matrix)
+        return Exploration(matrix, (noise.age + 1) % interval)
+
+    def prepare(self, state: State, batch: Trajectory) -> Prepared:
+        """Advantages, which follow traces through time, and rows that no longer need to."""
+        steps = losses.only_valid(normalization.normalise_batch(state.running, batch))
+        value, next_value, observation = self._values(state, steps)
+        trace_decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
+        advantage = losses.advantages(steps, value, next_value, trace_decay)
+        target = advantage + value
+        if self.config.normalise_advantages:
+            advantage = losses.standardised(advantage, steps.valid)
+        facts = (steps.action, advantage, target, losses.weights(steps.valid))
+        if steps.memory is not None:
+            facts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), facts)
+        action, advantage, target, weight = map(losses.rows, facts)
+        return Prepared(
+            observation=observation,
+            action=action,
+            advantage=advantage,
+            value_target=target,
+            weight=weight,
+            row=jnp.arange(steps.valid.size, dtype=jnp.int32),
+        )
+
+    def _values(self, state: State, steps: Trajectory) -> tuple[Array, Array, Observation]:
+        """V before and after each step, [time, envs], and what was seen before it, by rows: one
+        environment after the other where there is a memory, otherwise one time after the other."""
+        value = partial(self._value, state.actor, state.critic)
+        if steps.memory is None:
+            seen = losses.rows(steps.observation)
+            return value(steps.observation), value(steps.next_observation), seen
+        before, after = losses.histories(steps)
+        shape = steps.valid.shape[::-1]
+        return value(before).reshape(shape).T, value(after).reshape(shape).T, before
+
+    def due(self, index: Index) -> tuple[()]:
+        """Nothing is ever delayed."""
+        return ()
+
+    def gradients(
+        self, state: State, batch: Prepared, key: Key, due: tuple[()]
+    ) -> tuple[Gradients, Aux]:
+        """One loss for policy and value."""
+
+        def objective(networks: tuple[Any, Any]) -> tuple[Scalar, Metrics]:
+            actor, critic = networks
+            seen = batch.observation
+            if self.config.share_encoder or isinstance(critic.senses, Borrowed):
+                seen = Recalled(actor.senses(seen))  # looked at once: one backward pass
+            chances = distribution(actor, seen)
+            value = self._value(actor, critic, seen)
+            extra, addon_metrics = add_terms(self.loss_addons, actor, batch, key)
+            actor_loss = losses.actor_loss(chances, batch) + extra
+            value_loss = losses.value_loss(value, batch)
+            entropy_loss = losses.entropy_loss(chances, batch)
+            loss = (
+                actor_loss
+                + state.hyper["value_coeff"] * value_loss
+                + state.hyper["entropy_coeff"] * entropy_loss
+            )
+            return loss, {
+                "loss": loss,
+                "actor_loss": actor_loss,
+                "value_loss": value_loss,
+                "entropy_loss": entropy_loss,
+                "explained_variance": losses.explained_variance(value, batch),
+                **addon_metrics,
+            }
+
+        (actor, critic), metrics = jax.grad(objective, has_aux=True)((state.actor, state.critic))
+        return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
+
+    def apply(self, state: State, gradients: Gradients) -> State:
+        (actor, critic), moments = descend(
+            self._optimiser(),
+            (gradients.actor, gradients.critic),
+            state.moments,
+            (state.actor, state.critic),
+            state.hyper["learning_rate"],
+        )
+        return state._replace(
+            actor=actor, critic=critic, moments=moments, updates=state.updates + 1
+        )
+
+    def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
+        if self.config.share_encoder:
+            return critic(actor.encoder(actor.senses(seen)))
+        return lend(critic, actor)(seen)
+
+    def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
+        observation = normalised(state.running.observation, observation)
+        return self._value(state.actor, state.critic, observation)
+
+    def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
+        observation = normalised(state.running.observation, observation)
+        return distribution(state.actor, observation).log_prob(action)
+
+    def evaluate_actions(
+        self, state: State, observation: Array, action: Array
+    ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
+        """Value, log-probability and entropy."""
+        observation = normalised(state.running.observation, observation)
+        chances = distribution(state.actor, observation)
+        value = self._value(state.actor, state.critic, observation)
+        return value, chances.log_prob(action), chances.entropy()
+
+    def check(self, spec: Spec) -> None:
+        super().check(spec)
+        if self.config.state_dependent_exploration and not isinstance(spec.action, Continuous):
+            raise ConfigError("A2C: state_dependent_exploration is for continuous actions only")
+        if self.config.share_encoder and self.networks.critic_encoder is not None:
+            raise ConfigError(
+                "A2C: with share_encoder there is no critic_encoder: the value reads the actor's"
+            )

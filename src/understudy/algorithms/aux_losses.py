@@ -1,0 +1,95 @@
+"""Loss add-ons: users' functions that add a term to the actor's loss, and two that ship.
+
+An add-on is a function `(actor, batch, key) -> (scalar, metrics)`. It is given the batch as the
+losses see it (observations normalised, where that is on).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from understudy.algorithms.base import LossAddon
+from understudy.networks.encoders import Borrowed
+from understudy.networks.heads import DeterministicActor, SquashedGaussianActor
+from understudy.networks.state_dependent import StateDependentActor, state_dependent_std
+from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
+from understudy.ops.divergences import categorical_kl
+from understudy.types import ConfigError, Key, Metrics, Observation, Scalar
+
+
+def add_terms(
+    addons: tuple[LossAddon, ...], actor: Any, batch: Any, key: Key
+) -> tuple[Scalar, Metrics]:
+    """The sum of the users' terms for the actor's loss, and their metrics as `addon/…`."""
+    total, metrics = jnp.float32(0.0), {}
+    for place, addon in enumerate(addons):
+        name = getattr(addon, "__name__", f"addon_{place}")
+        answer = addon(actor, batch, jax.random.fold_in(key, place))
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+            raise ConfigError(f"loss add-on '{name}' must return (a scalar, a dict of metrics)")
+        term, own = answer
+        for what, value in {"a term": term, **own}.items():
+            if jnp.shape(value) != ():
+                shape = jnp.shape(value)
+                raise ConfigError(f"loss add-on '{name}': {what} must be a scalar, got {shape}")
+        total = total + term
+        metrics |= {f"addon/{key_}": jnp.float32(value) for key_, value in own.items()}
+    return total, metrics
+
+
+def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
+    """Hold the policy near `reference`, an actor of the same kind, such as another agent's:
+    adds coefficient · KL(policy ‖ reference). One that sees or remembers by its critics' senses
+    is given them by `understudy.networks.lend(actor, critic)`."""
+    if isinstance(reference.senses, Borrowed):
+        raise ConfigError(
+            "kl_to_reference: this actor sees by its critics' encoder or memory; give "
+            "understudy.networks.lend(actor, critic)"
+        )
+
+    def reference_kl(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:
+        fixed = jax.lax.stop_gradient(_distribution(reference, batch.observation))
+        kl = _kl(_distribution(actor, batch.observation), fixed)
+        average = jnp.mean(batch.weight * kl)
+        return coefficient * average, {"reference_kl": average}
+
+    return reference_kl
+
+
+def action_penalty(coefficient: int | float) -> LossAddon:
+    """Prefer small actions: adds coefficient · |mode of the policy|², in normalised units."""
+
+    def action_magnitude(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:
+        action = actor.mode(batch.observation)
+        if not jnp.issubdtype(action.dtype, jnp.floating):
+            raise ConfigError("action_penalty needs continuous actions")
+        average = jnp.mean(batch.weight * jnp.sum(action**2, axis=-1))
+        return coefficient * average, {"action_square": average}
+
+    return action_magnitude
+
+
+def _distribution(
+    actor: Any, observation: Observation
+) -> Gaussian | Categorical | MultiCategorical:
+    """What the actor draws from; before tanh, where that follows: it leaves a KL as it is."""
+    if isinstance(actor, DeterministicActor):
+        raise ConfigError("kl_to_reference needs a policy that is random: this one is not")
+    answer = actor(observation)
+    if isinstance(actor, StateDependentActor):
+        mean, features = answer
+        return Gaussian(mean, jnp.log(state_dependent_std(features, actor.log_std)))
+    return Gaussian(*answer) if isinstance(actor, SquashedGaussianActor) else answer
+
+
+def _kl(ours: Any, theirs: Any) -> Float[Array, " batch"]:
+    if isinstance(ours, Gaussian):
+        log_ratio = ours.log_std - theirs.log_std
+        apart = ((ours.mean - theirs.mean) * jnp.exp(-theirs.log_std)) ** 2
+        return jnp.sum(0.5 * (jnp.exp(2.0 * log_ratio) + apart - 1.0) - log_ratio, axis=-1)
+    if isinstance(ours, Categorical):
+        return categorical_kl(ours.logits, theirs.logits)
+    factors = zip(ours.logits, theirs.logits, strict=True)
+    return jnp.sum(jnp.stack([categorical_kl(p, q) for p, q in factors]), axis=0)

@@ -1,0 +1,248 @@
+"""Configs: frozen, complete, and checked as a whole before anything starts.
+
+A field is declared with `setting(default, …)`: its bounds, and whether it can move during
+training (then it lives as an array in `state.hyper`). Its docstring stands under it and becomes
+the command line's help. All problems of a config are reported together.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import itertools
+import math
+import numbers
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+from understudy.ops.schedules import Schedule
+from understudy.types import ConfigError
+
+
+def setting(
+    default: Any,
+    *,
+    at_least: int | float | None = None,
+    at_most: int | float | None = None,
+    above: int | float | None = None,
+    choices: tuple[str, ...] | None = None,
+    moving: bool = False,
+    topic: str = "",
+) -> Any:
+    """A config field with its bounds. `moving` fields can be scheduled and changed live; those of
+    a topic are listed together."""
+    rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
+    told = {"moving": moving, "topic": topic}
+    return dataclasses.field(default=default, metadata={**rules, **told})
+
+
+def shown_name(name: str) -> str:
+    """An algorithm or a method as people write it."""
+    return {"map-elites": "MAP-Elites"}.get(name, name.upper())
+
+
+def by_topic(config_class: type) -> dict[str, list[dataclasses.Field]]:
+    """The fields of a config in the order in which people read them: those of no topic first."""
+    topics: dict[str, list[dataclasses.Field]] = {"": []}
+    for field in dataclasses.fields(config_class):
+        topics.setdefault(field.metadata["topic"], []).append(field)
+    return topics
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """' (did you mean x?)', or nothing when no candidate is near."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+class Config:
+    """The abstract base of every algorithm's config: a frozen dataclass of settings."""
+
+    # Annotations are checked by `coerce`, which explains itself; a type checker that ran before
+    # it would answer bad input with a traceback.
+    __no_type_check__ = True
+
+    # Environment id -> settings for it. They serve other versions of it too.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    # Settings of its siblings that this algorithm cannot have -> why.
+    refused: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls, *args: Any, **settings: Any) -> Any:
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        unknown = [name for name in settings if name not in names]
+        if unknown:
+            problems = [cls.explain_unknown(name) for name in unknown]
+            try:
+                cls(*args, **{name: settings[name] for name in settings if name in names})
+            except ConfigError as others:
+                problems.append(str(others).removeprefix(f"{cls.__name__}: "))
+            raise ConfigError(f"{cls.__name__}: " + "; ".join(problems))
+        return super().__new__(cls)
+
+    @classmethod
+    def explain_unknown(cls, name: str) -> str:
+        """Why there is no setting of that name, or which one was meant."""
+        if name in cls.refused:
+            return f"there is no '{name}' here: {cls.refused[name]}"
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return f"unknown field '{name}'{nearest(name, names)}"
+
+    def __post_init__(self) -> None:
+        problems = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            try:
+                value = coerce(getattr(self, field.name), _types(type(self))[field.name])
+                object.__setattr__(self, field.name, value)
+                problem = _out_of_bounds(value, field.metadata)
+            except ValueError as error:
+                problem = str(error)
+            if problem:
+                problems.append(f"{field.name} {problem}")
+        if not problems:  # relations between fields only make sense between good values
+            problems = self.contradictions()
+        else:
+            problems += self._contradictions_despite_problems()
+        if problems:
+            raise ConfigError(f"{type(self).__name__}: " + "; ".join(problems))
+
+    def _contradictions_despite_problems(self) -> list[str]:
+        try:
+            return self.contradictions()
+        except TypeError:  # a field of the wrong type is already reported
+            return []
+
+    def contradictions(self) -> list[str]:
+        """Problems between fields that are each good alone."""
+        return []
+
+    def moving(self) -> dict[str, float]:
+        """The settings that can move, with their starting values."""
+        return {
+            field.name: float(getattr(self, field.name))
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if field.metadata["moving"] and getattr(self, field.name) is not None
+        }
+
+    def schedules(self) -> dict[str, Schedule]:
+        """How settings move by themselves during a run; `train(schedules=…)` goes before it."""
+        return {}
+
+    @classmethod
+    def check_moving(cls, name: str, value: int | float) -> None:
+        """Refuse a value that the setting of that name could not have."""
+        field = cls.__dataclass_fields__.get(name)  # type: ignore[attr-defined]
+        problem = _out_of_bounds(value, field.metadata) if field else None
+        if problem:
+            raise ConfigError(f"{name} {problem}")
+
+    @classmethod
+    def for_environment(cls, environment: str | None) -> tuple[Any, str]:
+        """The preset for an environment id and its name; the defaults where there is none."""
+        name = (environment or "").removeprefix("jax:")
+        if name not in cls.presets:  # of another version, perhaps, or of a whole family
+            stem, family = name.rpartition("-v")[0], re.split("[-:/]", name)[0]
+            others = (known for known in cls.presets if known.startswith(f"{stem}-v"))
+            name = next(others, family if family in cls.presets else "")
+        return (cls(**cls.presets[name]), name) if name else (cls(), "defaults")
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return {field.name: field.type for field in dataclasses.fields(cls)}
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """`value` as the annotated type if that is exact; ValueError otherwise.
+
+    An int is a good float, and a whole float (5e3) a good count; a string is neither.
+    """
+    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    if value is None:
+        if type(None) in options:
+            return None
+        raise ValueError(f"must be {_spell(options)}, got None")
+    for kind in options:
+        if typing.get_origin(kind) is tuple:
+            if isinstance(value, (list, tuple)):
+                return tuple(coerce(item, typing.get_args(kind)[0]) for item in value)
+        elif kind is bool:
+            if isinstance(value, bool):
+                return value
+        elif kind is int:
+            if _is_number(value) and math.isfinite(value) and int(value) == value:
+                return int(value)
+        elif kind is float:
+            if _is_number(value):
+                return float(value)
+        elif isinstance(value, kind):
+            return value
+    raise ValueError(f"must be {_spell(options)}, got {value!r}")
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """An argument that counts something, or one line that says what it must be."""
+    try:
+        number = coerce(value, int)
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}") from None
+    if number < least:
+        raise ConfigError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def _is_number(value: Any) -> bool:
+    """NumPy's numbers count too; True and False do not."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _spell(options: tuple[Any, ...]) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    spelt = (
+        "none" if kind is type(None) else names.get(kind, "a list of whole numbers")
+        for kind in options
+    )
+    return " or ".join(spelt)
+
+
+def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
+    if None not in (value, rules["choices"]) and value not in rules["choices"]:
+        hint = nearest(str(value), rules["choices"])
+        return f"must be one of {', '.join(rules['choices'])}, got {value!r}{hint}"
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in numbers:
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            continue
+        if not math.isfinite(number):
+            return f"must be finite, got {number}"
+        if rules["at_least"] is not None and number < rules["at_least"]:
+            return f"must be at least {rules['at_least']:g}, got {number:g}"
+        if rules["above"] is not None and number <= rules["above"]:
+            return f"must be above {rules['above']:g}, got {number:g}"
+        if rules["at_most"] is not None and number > rules["at_most"]:
+            return f"must be at most {rules['at_most']:g}, got {number:g}"
+    return None
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstring under each field, read from the source of the class and its base."""
+    docs: dict[str, str] = {}
+    for owner in reversed(cls.__mro__[:-1]):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # type: ignore
+        for statement, below in itertools.pairwise(body):
+            documented = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(statement, ast.AnnAssign) and documented:
+                docs[statement.target.id] = inspect.cleandoc(below.value.value)  # type: ignore
+    return docs

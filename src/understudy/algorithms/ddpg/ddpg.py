@@ -1,0 +1,209 @@
+"""DDPG: the order of things. The maths is in losses.py."""
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.algorithms import normalization
+from understudy.algorithms.aux_losses import add_terms
+from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.ddpg import losses
+from understudy.algorithms.ddpg.config import DDPGConfig
+from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.optim import (
+    adam,
+    add_shared,
+    descend,
+    differentiate_actor,
+    drawn_critics,
+    every,
+    hard_copy,
+    initial_hyper,
+    learning_rate,
+    mean_over_steps,
+    when,
+)
+from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
+from understudy.networks.build import make_actor, make_critics
+from understudy.networks.normalizer import Moments
+from understudy.ops.exploration import ornstein_uhlenbeck
+from understudy.ops.targets import polyak
+from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
+
+
+class State(NamedTuple):
+    actor: Any
+    critic: Any  # [critics, ...]
+    target_actor: Any
+    target_critic: Any
+    actor_moments: Tree
+    critic_moments: Tree
+    running: Running
+    hyper: dict[str, Scalar]
+    updates: Int32[Array, ""]
+    key: Key
+
+
+class Policy(NamedTuple):
+    actor: Any
+    seen: Moments | None  # what observations look like, where they are normalised
+    exploration_noise: Scalar
+    noise_theta: Scalar
+
+
+class Due(NamedTuple):
+    targets: Bool[Array, ""] | bool
+
+
+class Gradients(NamedTuple):
+    actor: Any
+    critic: Any
+    due: Due
+
+
+@final
+class DDPG(Algorithm):
+    """Deep Deterministic Policy Gradient for continuous actions."""
+
+    name = "ddpg"
+    config_class = DDPGConfig
+    supported_actions = (Continuous,)
+    networks_in_state = ("actor", "critic")
+    config: DDPGConfig
+
+    def init(self, spec: Spec, key: Key) -> State:
+        actor_key, critic_key, key = jax.random.split(key, 3)
+        actor = make_actor(
+            DeterministicActor,
+            spec,
+            self.config,
+            self.networks,
+            actor_key,
+            borrow=self.config.share_encoder,
+        )
+        critic = make_critics(spec, self.config, self.networks, critic_key)
+        optimiser = adam(self.config.max_grad_norm)
+        return State(
+            actor=actor,
+            critic=critic,
+            target_actor=hard_copy(actor),
+            target_critic=hard_copy(critic),
+            actor_moments=optimiser.init(actor),
+            critic_moments=optimiser.init(critic),
+            running=normalization.begin(self.config, spec),
+            hyper=initial_hyper(self.config),
+            updates=jnp.int32(0),
+            key=key,
+        )
+
+    def policy(self, state: State) -> Policy:
+        hyper = state.hyper
+        return Policy(
+            lend(state.actor, state.critic),
+            state.running.observation,
+            hyper["exploration_noise"],
+            hyper["noise_theta"],
+        )
+
+    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
+        """Noise that lingers, with a standard deviation of 1; nothing for Gaussian noise."""
+        if self.config.noise == "gaussian":
+            return ()
+        return jnp.zeros((num_envs, policy.actor.head.bias.shape[-1]))
+
+    def choose(
+        self,
+        policy: Policy,
+        noise: Tree,
+        seen: Observation,
+        first: Bool[Array, " envs"],
+        key: Key,
+        explore: bool,
+    ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
+        """Eq. 7. What lingers knows no scale: a standard deviation that moves counts at once."""
+        action = policy.actor(seen)
+        if explore:
+            drawn = jax.random.normal(key, action.shape)
+            if self.config.noise == "ornstein_uhlenbeck":
+                drawn = noise = ornstein_uhlenbeck(noise, first, drawn, policy.noise_theta, 1.0)
+            action = jnp.clip(action + policy.exploration_noise * drawn, -1.0, 1.0)
+        return action, noise, {}
+
+    @property
+    def due_period(self) -> int:
+        return self.config.target_update_interval
+
+    def due(self, index: Index) -> Due:
+        return Due(targets=every(index, self.config.target_update_interval))
+
+    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+        """All gradients at one and the same state: the actor's is taken at the current critic,
+        before this update moves it."""
+        addon_key, subset_key = jax.random.split(key)
+        critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
+        target_actor = lend(state.target_actor, state.target_critic)
+        then = seen_by_both(state.target_actor, critics, batch.next_observation)
+        target = losses.critic_target(target_actor, critics, batch._replace(next_observation=then))
+        differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
+        (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
+
+        looked_at = self.for_actor(state, batch)
+
+        def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
+            loss = losses.actor_loss(actor, chosen(state.critic, 0), looked_at)
+            extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
+            return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
+
+        (_, actor_metrics), actor_gradient, shared = differentiate_actor(
+            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+        )
+        critic_gradient = add_shared(critic_gradient, shared)
+        metrics = {
+            "critic_loss": critic_loss,
+            "q_mean": mean_over_steps(target + error, batch.weight),
+            **actor_metrics,
+        }
+        return Gradients(actor_gradient, critic_gradient, due), Aux(
+            metrics, jnp.mean(jnp.abs(error), axis=0)
+        )
+
+    def apply(self, state: State, gradients: Gradients) -> State:
+        optimiser = adam(self.config.max_grad_norm)
+        critic, critic_moments = descend(
+            optimiser,
+            gradients.critic,
+            state.critic_moments,
+            state.critic,
+            learning_rate(state.hyper, "critic"),
+        )
+        actor, actor_moments = descend(
+            optimiser,
+            gradients.actor,
+            state.actor_moments,
+            state.actor,
+            learning_rate(state.hyper, "actor"),
+        )
+        target_actor, target_critic = when(
+            gradients.due.targets,
+            lambda: polyak(
+                (state.target_actor, state.target_critic), (actor, critic), state.hyper["tau"]
+            ),
+            lambda: (state.target_actor, state.target_critic),
+        )
+        return state._replace(
+            actor=actor,
+            critic=critic,
+            target_actor=target_actor,
+            target_critic=target_critic,
+            actor_moments=actor_moments,
+            critic_moments=critic_moments,
+            updates=state.updates + 1,
+        )
+
+    def q_values(
+        self, state: State, observation: Array, action: Array
+    ) -> Float[Array, "critics batch"]:
+        observation = normalised(state.running.observation, observation)
+        return evaluate_ensemble(state.critic, observation, action)

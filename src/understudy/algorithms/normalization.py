@@ -1,0 +1,68 @@
+"""Running statistics in the State: what observations and returns look like so far.
+
+Replay keeps raw observations and rewards; they are put into the units of the moment when a
+batch is prepared and when the policy acts. What is off is None and costs nothing.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Shaped
+
+from understudy.networks.normalizer import Moments, fresh_moments, normalise
+from understudy.networks.normalizer import take_in as take_in_rows
+from understudy.types import History, Observation, Spec
+
+
+class Running(NamedTuple):
+    observation: Moments | None
+    returns: Moments | None
+
+
+def begin(config: Any, spec: Spec) -> Running:
+    return Running(
+        observation=fresh_moments(spec.observation.shape)
+        if config.normalise_observations
+        else None,
+        returns=fresh_moments(()) if config.normalise_rewards else None,
+    )
+
+
+def take_in(
+    running: Running,
+    observation: Shaped[Array, "envs *observation"],
+    open_return: Float[Array, " envs"],
+    valid: Bool[Array, " envs"],
+) -> Running:
+    seen, returns = running
+    return Running(
+        observation=None if seen is None else take_in_rows(seen, observation, valid),
+        returns=None if returns is None else take_in_rows(returns, open_return, valid),
+    )
+
+
+def normalised(moments: Moments | None, observation: Array) -> Array:
+    """The observation as networks see it."""
+    return observation if moments is None else normalise(moments, observation)
+
+
+def _normalise(moments: Moments, seen: Observation) -> Observation:
+    if not isinstance(seen, History):
+        return normalise(moments, seen)
+    return dataclasses.replace(seen, observation=normalise(moments, seen.observation))
+
+
+def normalise_batch(running: Running, batch: Any) -> Any:
+    """A batch or trajectory with observations and rewards in the units of the moment.
+
+    Rewards are divided by the return's standard deviation and not centred: their sign, and so
+    the best policy, stays."""
+    if running.observation is not None:
+        batch = batch._replace(
+            observation=_normalise(running.observation, batch.observation),
+            next_observation=_normalise(running.observation, batch.next_observation),
+        )
+    if running.returns is not None:
+        batch = batch._replace(reward=batch.reward / jnp.sqrt(running.returns.variance + 1e-8))
+    return batch

@@ -1,0 +1,179 @@
+"""The settings that all algorithms with a replay ring share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from understudy.algorithms.base import Replay
+from understudy.algorithms.config import setting
+from understudy.algorithms.encoder_config import PerceptionConfig, sense
+from understudy.ops.schedules import Schedule, linear
+from understudy.types import Sequences
+
+# For networks that remember: a batch is 512 steps in 32 sequences, drawn after every fourth step.
+REMEMBERING: Mapping[str, Any] = dict(
+    memory="gru",
+    memory_size=64,
+    hidden_sizes=(64,),
+    learning_rate=1e-3,
+    batch_size=32,
+    buffer_size=100_000,
+    start_steps=1_000,
+    updates_per_step=0.25,
+    update_every=4,
+)
+
+
+@dataclass(frozen=True)
+class ReplayConfig(PerceptionConfig):
+    """The settings that all algorithms with a replay ring share. Abstract."""
+
+    learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
+    """Adam's step size, for every network without one of its own."""
+    critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The critics' own step size (default: learning_rate)."""
+    anneal_learning_rate: bool = setting(False)
+    """Let all learning rates fall linearly to zero over the run."""
+    gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
+    """Discount per step."""
+    tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
+    """How far targets move towards their networks at each target update; 1 is a hard copy."""
+    target_update_interval: int = setting(1, at_least=1)
+    """Updates between two target updates."""
+    buffer_size: int = setting(1_000_000, at_least=1)
+    """Transitions the replay ring holds."""
+    replay_storage: str = setting("auto", choices=("auto", "device", "host", "disk"))
+    """Where replay is kept; auto is the first of device, host memory and disk that can hold it."""
+    batch_size: int = setting(256, at_least=1)
+    """Transitions per update."""
+    n_step: int = setting(1, at_least=1)
+    """Rewards summed before bootstrapping; sums never cross an episode."""
+    start_steps: int | None = setting(None, at_least=0)
+    """Steps of uniformly random actions before the policy acts (default: a tenth of the first
+    training, at most max_start_steps)."""
+    max_start_steps: int = setting(10_000, at_least=0)
+    """The most random steps, where start_steps is not set."""
+    min_buffer_size: int = setting(1_000, at_least=1)
+    """Transitions stored before the first update (at most as many as there are random steps, where
+    a short training has fewer than max_start_steps of them)."""
+    updates_per_step: float = setting(1.0, above=0.0)
+    """Updates per environment transition, whatever the number of environments."""
+    updates_per_vector_step: float | None = setting(None, above=0.0)
+    """Updates per step of all environments of a seed, instead of updates_per_step."""
+    update_every: int = setting(1, at_least=1)
+    """Transitions between two times at which updates are done; their ratio does not change."""
+    reward_scale: float = setting(1.0, moving=True)
+    """Factor on rewards when a batch is sampled; replay keeps them raw."""
+    max_grad_norm: float | None = setting(None, above=0.0)
+    """Clip each network's gradient to this global norm (default: off)."""
+    hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
+    """Hidden layers of every network without its own."""
+    critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The critics' own hidden layers (default: hidden_sizes)."""
+    num_critics: int = setting(2, at_least=1)
+    """Independently initialised critics; the smallest opinion counts."""
+    critic_subset: int | None = setting(None, at_least=1)
+    """Critics, drawn anew for each update, whose smallest opinion counts in the target
+    (default: all of them)."""
+    activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
+    """Activation of the hidden layers."""
+    layer_norm: bool = setting(False)
+    """LayerNorm before each activation of the critics."""
+    initialisation: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
+    """How weights begin."""
+    normalise_observations: bool = setting(False)
+    """Give networks observations of zero mean and unit variance, by running statistics."""
+    normalise_rewards: bool = setting(False)
+    """Divide rewards by the running standard deviation of the discounted return."""
+    prioritised: bool = setting(False)
+    """Draw transitions in proportion to their last error, instead of uniformly."""
+    priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
+    """How strongly priorities count: 0 is uniform, 1 is in proportion to the error."""
+    importance_exponent: float = setting(0.4, at_least=0.0, at_most=1.0, moving=True)
+    """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
+    the run."""
+
+    share_encoder: bool = sense(True)
+    """Let the actor see and remember by the critics' encoder (of images) and memory."""
+    actor_trains_encoder: bool = sense(False)
+    """Let the actor's gradient, too, into what it shares with the critics."""
+    random_shift: int = sense(0, at_least=0)
+    """Pixels by which sampled images are moved at random, as augmentation; 0 is off."""
+    sequence_length: int = sense(16, at_least=1)
+    """With memory: steps of a sampled sequence that are learned from (batch_size counts
+    sequences then)."""
+    burn_in: int = sense(8, at_least=0)
+    """With memory: steps before them that only bring the stored memory up to date."""
+    sequence_stride: int | None = sense(None, at_least=1)
+    """With memory: steps from one stored sequence to the next; below sequence_length they overlap
+    (default: half of it)."""
+    priority_mix: float = sense(0.9, at_least=0.0, at_most=1.0)
+    """With memory: a sequence's priority is this share of its largest error and the rest of its
+    mean one."""
+
+    def contradictions(self) -> list[str]:
+        problems = []
+        if self.prioritised and self.replay_storage in ("host", "disk"):
+            problems.append(
+                "prioritised replay is kept on the device: replay_storage must be auto or device, "
+                f"got {self.replay_storage!r}"
+            )
+        if self.memory is not None:
+            needed = self.burn_in + self.sequence_length + self.n_step
+            if needed >= self.buffer_size:
+                problems.append(
+                    f"a sequence of {needed} steps (burn_in, sequence_length, n_step) must be "
+                    f"shorter than buffer_size {self.buffer_size}"
+                )
+            if not self.share_encoder:
+                problems.append("memory is one for actor and critics: it needs share_encoder")
+        if self.actor_trains_encoder and not self.share_encoder:
+            problems.append("actor_trains_encoder has no use without share_encoder")
+        if self.batch_size > self.buffer_size:
+            problems.append(
+                f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
+            )
+        if self.min_buffer_size > self.buffer_size:
+            problems.append(
+                f"min_buffer_size {self.min_buffer_size} is larger than "
+                f"buffer_size {self.buffer_size}: no update would ever happen"
+            )
+        if self.n_step >= self.buffer_size:
+            problems.append(f"n_step {self.n_step} must be below buffer_size {self.buffer_size}")
+        if self.critic_subset is not None and self.critic_subset > self.num_critics:
+            problems.append(
+                f"critic_subset {self.critic_subset} is larger than num_critics {self.num_critics}"
+            )
+        return problems
+
+    def schedules(self) -> dict[str, Schedule]:
+        curves: dict[str, Schedule] = {}
+        if self.prioritised:
+            curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
+        if self.anneal_learning_rate:
+            rates = {name: rate for name, rate in self.moving().items() if "learning_rate" in name}
+            curves |= {name: linear(rate, 0.0) for name, rate in rates.items()}
+        return curves
+
+    @property
+    def appetite(self) -> Replay:
+        return Replay(
+            buffer_size=self.buffer_size,
+            batch_size=self.batch_size,
+            n_step=self.n_step,
+            start_steps=self.start_steps,
+            max_start_steps=self.max_start_steps,
+            min_buffer_size=self.min_buffer_size,
+            updates_per_step=self.updates_per_step,
+            update_every=self.update_every,
+            updates_per_vector_step=self.updates_per_vector_step,
+            priority_exponent=self.priority_exponent if self.prioritised else None,
+            priority_mix=self.priority_mix,
+            random_shift=self.random_shift,
+            sequences=self._sequences() if self.memory else None,
+            storage=self.replay_storage,
+        )
+
+    def _sequences(self) -> Sequences:
+        stride = self.sequence_stride or max(1, self.sequence_length // 2)
+        return Sequences(self.burn_in, self.sequence_length, stride, self.memory_width)

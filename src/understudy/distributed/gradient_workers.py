@@ -1,0 +1,206 @@
+"""Gradient workers on Ray: they compute the gradients, the learner draws and finishes.
+
+Synchronously, the shares of one batch make one update, the same as that of a single process but
+for the order of sums. Asynchronously, every worker has a batch of its own, and its gradient is
+applied when it arrives, to a State that has moved on since.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from understudy.algorithms.base import Appetite, Replay
+from understudy.buffers import Rollout
+from understudy.buffers.replay import Priorities
+from understudy.distributed.config import Cluster
+from understudy.distributed.connect import connect
+from understudy.distributed.worker_pool import Crew, Task
+from understudy.training.feeding import Experience, with_priorities
+from understudy.training.gradient_sharding import Shares, check_shares
+from understudy.training.replay_placement import HostReplay
+from understudy.training.seed_axis import over_members
+from understudy.training.setup import Setting
+from understudy.training.updates import Learner, Ready, minibatch, ready, shuffled
+from understudy.types import ConfigError
+
+
+class InFlight(NamedTuple):
+    """A batch that a worker has for itself."""
+
+    now: Ready
+    due: Any
+    version: int  # updates applied when it was drawn
+
+
+@final
+class GradientWorkers:
+    """Holds no learner and no experience: both come and go with every call."""
+
+    def __init__(self, setting: Setting, cluster: Cluster):
+        check(setting, cluster)
+        self._algorithm, self._count = setting.algorithm, cluster.gradient_workers
+        self._asynchronous = cluster.gradient_mode == "async"
+        # With G workers G - 1 others arrive between a gradient's start and its end.
+        self._most_stale = cluster.max_staleness or 4 * self._count
+        self._compile(Shares(setting), setting.num_seeds)
+        ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
+        self._crew = Crew(ray, setting, cluster)
+        self._next_index: int | None = 0  # None within a call
+        self._version = self._asked = self._dropped = self._replaced = 0
+        self._flying: dict[int, InFlight] = {}
+        self._staleness: list[int] = []
+
+    def _compile(self, shares: Shares, members: int) -> None:
+        algorithm = self._algorithm
+        self._ready = jax.jit(over_members(partial(ready, algorithm), members))
+        self._minibatch = jax.jit(over_members(minibatch, members, shared=(2,)))
+        self._send = jax.jit(shares.send, static_argnums=2)
+
+        def order(state: Any, whole: Ready, count: int) -> Array:
+            return over_members(partial(shuffled, count=count), members)(state, whole)
+
+        def receive(
+            answers: Any, learner: Learner, priorities: Any, experience: Any, now: Ready, due: Any
+        ):  # fmt: skip
+            if priorities is not None:
+                experience = with_priorities(experience, priorities)
+            return shares.receive(answers, learner, experience, now, due, self._asynchronous)
+
+        self._order = jax.jit(order, static_argnums=2)
+        self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
+
+    def learn(
+        self, learner: Learner, experience: Any, first_index: int, count: int
+    ) -> tuple[Learner, Any]:
+        """`count` updates, [members, ...] each. The priorities of what was given are given up."""
+        if first_index != self._next_index:  # another moment, or the last call did not end
+            self._crew.forget()
+            self._flying.clear()
+            self._asked = first_index
+        self._next_index = None
+        if self._asynchronous:
+            answer = self._learn_on_arrival(learner, experience, count)
+        else:
+            answer = self._learn_together(learner, experience, first_index, count)
+        self._next_index = first_index + count
+        return answer
+
+    def _learn_together(
+        self, learner: Learner, experience: Any, first_index: int, count: int
+    ) -> tuple[Learner, Any]:
+        whole = order = None
+        if isinstance(experience, Rollout) and count > 1:
+            whole = self._ready(learner.state, experience)
+            order = self._order(learner.state, whole, count)
+        for place, index in enumerate(range(first_index, first_index + count)):
+            if whole is None or order is None:
+                now = self._draw(learner, experience, index)
+            else:
+                now = self._minibatch(whole, order[:, place], np.int32(index))
+            due, numbers = self._ask(learner, now, index, self._count)
+            answers = dict(self._crew.next() for _ in numbers)
+            answers = [answers[number] for number in numbers]
+            learner, experience = self._finish(answers, learner, experience, now, due)
+        return learner, experience
+
+    def _learn_on_arrival(
+        self, learner: Learner, experience: Any, count: int
+    ) -> tuple[Learner, Any]:
+        """What is still being computed in the end stays in flight for the next call."""
+        applied = 0
+        while applied < count:
+            while len(self._flying) < self._count:
+                now = self._draw(learner, experience, self._asked)
+                due, (number,) = self._ask(learner, now, self._asked, 1)
+                self._flying[number] = InFlight(now, due, self._version)
+                self._asked += 1
+                state = learner.state._replace(key=now.next_key)  # the next one draws others
+                learner = learner._replace(state=state)
+            number, answer = self._crew.next()
+            now, due, version = self._flying.pop(number)
+            if self._version - version > self._most_stale:
+                self._dropped += 1
+                continue
+            self._staleness.append(self._version - version)
+            learner, experience = self._finish([answer], learner, experience, now, due)
+            self._version += 1
+            applied += 1
+        return learner, experience
+
+    def _draw(self, learner: Learner, experience: Any, index: int) -> Ready:
+        if isinstance(experience, HostReplay):
+            drawn, _ = experience.draw(index, 1)
+            experience = jax.tree.map(lambda x: x[:, 0], drawn)
+        return self._ready(learner.state, experience)
+
+    def _ask(self, learner: Learner, now: Ready, index: int, shares: int) -> tuple[Any, list[int]]:
+        due = self._algorithm.due(index)
+        sent, parts = jax.device_get(self._send(learner.state, now.batch, shares))
+        key = np.asarray(now.key)
+        return due, [self._crew.ask(Task(sent, part, key, due)) for part in parts]
+
+    def _finish(
+        self, answers: list[Any], learner: Learner, experience: Any, now: Ready, due: Any
+    ) -> tuple[Learner, Any]:
+        priorities, rest = _apart(experience)
+        learner, revised = self._receive(answers, learner, priorities, rest, now, due)
+        return learner, experience if revised is None else with_priorities(experience, revised)
+
+    def facts(self) -> dict[str, float]:
+        """About the workers, since the last call."""
+        replaced, self._replaced = self._crew.replaced - self._replaced, self._crew.replaced
+        facts: dict[str, float] = {
+            "gradient_workers": self._crew.alive,
+            "gradient_workers_replaced": replaced,
+        }
+        if self._asynchronous:
+            facts["gradients_dropped"] = self._dropped
+            if self._staleness:
+                facts["gradient_staleness"] = sum(self._staleness) / len(self._staleness)
+                facts["gradient_staleness_max"] = max(self._staleness)
+            self._dropped, self._staleness = 0, []
+        return {name: float(value) for name, value in facts.items()}
+
+    def close(self) -> None:
+        """The workers belong to this process, and would end with it too."""
+        self._crew.close()
+
+
+def check(setting: Setting, cluster: Cluster) -> None:
+    """Refuse, before anything starts, what gradient workers cannot do."""
+    name, appetite = setting.algorithm.name.upper(), setting.algorithm.appetite
+    if cluster.replay == "sharded":
+        _check_sharded(name, appetite)
+    if cluster.gradient_mode == "sync":
+        check_shares(setting, cluster.gradient_workers)
+    elif not isinstance(appetite, Replay):
+        raise ConfigError(
+            f"Cluster: gradient_mode='async' needs replay: {name} learns from what its present "
+            "policy has just done; use 'sync'"
+        )
+
+
+def _check_sharded(name: str, appetite: Appetite) -> None:
+    if not isinstance(appetite, Replay):
+        raise ConfigError(f"Cluster: replay='sharded' needs replay, which {name} has none of")
+    if appetite.priority_exponent is not None:
+        raise ConfigError(
+            "Cluster: replay='sharded' cannot be prioritised: priorities are relative to all that "
+            "is kept; use replay='central', or prioritised=False"
+        )
+    if appetite.storage not in ("auto", "device"):
+        raise ConfigError(
+            "Cluster: replay='sharded' is kept in the memory of the gradient workers: "
+            f"replay_storage must be auto or device, got {appetite.storage!r}"
+        )
+
+
+def _apart(experience: Experience | HostReplay) -> tuple[Priorities | None, Any]:
+    """Priorities, which are given to the program that changes them, and all else that it needs."""
+    priorities = getattr(experience, "priorities", None)
+    if priorities is None:
+        return None, None
+    return priorities, experience._replace(priorities=None)  # type: ignore[union-attr]

@@ -1,0 +1,51 @@
+"""A collector in the learner's own process, with the face of many: for runs of which only the
+gradients are computed elsewhere."""
+
+from collections import deque
+from typing import Any, final
+
+from understudy.distributed.collectors import Delivery, Order, Recipe, make_collector
+from understudy.distributed.supervisor import Post
+
+
+@final
+class Alone:
+    """Carries out an order when it is asked for deliveries."""
+
+    replaced = ignored = lost = 0
+    alive = 1
+
+    def __init__(self, recipe: Recipe, life: int):
+        self._collector = make_collector(recipe, 0, life)
+        self.posts = [Post(0, life, None)]
+        self._to_do: deque[tuple[Any, Order]] = deque()
+
+    def order(self, post: Post, policy: Any, version: int, iterations: int, random: bool) -> None:
+        order = Order(post.ordered, version, iterations, random)
+        post.ordered += 1
+        post.orders[order.number] = order
+        self._to_do.append((policy, order))
+
+    def ordered(self) -> int:
+        return sum(order.iterations for _, order in self._to_do)
+
+    def deliveries(self) -> list[Delivery]:
+        policy, order = self._to_do.popleft()
+        blocks = self._collector.collect(policy, order.random, order.iterations)
+        post = self.posts[0]
+        del post.orders[order.number]
+        faults, episodes = dict(self._collector.faults), self._collector.episodes()
+        return [Delivery(0, post.life, order, blocks, episodes, faults)]
+
+    def ask(self, method: str) -> list[Any]:
+        return [getattr(self._collector, method)()]
+
+    def put_back(self, kept: list[Any]) -> None:
+        if kept[0]:
+            self._collector.put_back(kept[0])
+
+    def rested(self) -> None:
+        """There is no clock to be kept."""
+
+    def close(self) -> None:
+        self._collector.close()

@@ -1,0 +1,376 @@
+"""The cluster loop: collectors far away step environments while the learner updates.
+
+One turn is
+
+    take in deliveries → add their steps and do the updates these owe → order more, by the newest
+    policy
+
+Updates follow from the transitions that were taken in, by the same cadence as in the host loop, so
+the ratio of updates to data is held whatever the collectors do; and since each has only so many
+orders at a time, neither side can run away from the other.
+"""
+
+from collections import deque
+from dataclasses import replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from understudy.algorithms.base import Rollout
+from understudy.distributed.collectors import Delivery, Order, Recipe, RemoteCollector
+from understudy.distributed.config import Cluster, widened
+from understudy.distributed.connect import connect, cores
+from understudy.distributed.gradient_workers import GradientWorkers, check
+from understudy.distributed.local_collector import Alone
+from understudy.distributed.replay_shards import ShardedWorkers
+from understudy.distributed.supervisor import Post, Supervisor
+from understudy.envs.fault_guard import Guard
+from understudy.envs.make import EnvSource
+from understudy.training.collector import step_fields
+from understudy.training.fragments import Fragment
+from understudy.training.learner import Learning
+from understudy.training.replay_placement import EVERYWHERE
+from understudy.training.setup import Setting
+from understudy.training.snapshot import Named, Snapshot, part_of, under
+from understudy.training.step_packing import Parcel
+from understudy.training.trainer import Trainer
+from understudy.training.update_schedule import Cadence
+from understudy.types import ConfigError
+
+USUAL_FRAGMENT = 20  # iterations; divides what logs and evaluations are usually asked at
+
+
+@final
+class ClusterTrainer(Trainer):
+    """Trains K members on K × N environments of every collector. An iteration is one step of one
+    collector's environments."""
+
+    places: ClassVar[tuple[str, ...]] = EVERYWHERE
+
+    def __init__(self, setting: Setting, source: EnvSource, guard: Guard, cluster: Cluster):
+        self._cluster = cluster
+        self._appetite = setting.algorithm.appetite
+        self._on_policy = isinstance(self._appetite, Rollout)
+        self._together = cluster.mode == "sync"
+        if self._on_policy and not self._together and setting.algorithm.config.normalise_rewards:
+            raise ConfigError(
+                "normalise_rewards follows the open episodes of all environments at once: rollouts "
+                "that come one by one cannot have it; use mode='sync'"
+            )
+        # Experience and learner have a lane for every environment that there is.
+        self.setting = widened(setting, cluster)
+        if cluster.gradient_workers:
+            check(self.setting, cluster)
+        self._parcel = Parcel(step_fields(setting))
+        started = self._start(kept_elsewhere=cluster.replay == "sharded")
+        self.held = self.learning = Learning(setting.algorithm, self._parcel, *started)
+        self.setting = setting
+        self.cadence = self._make_cadence()
+        self._ray = join(cluster)
+        self._workers: GradientWorkers | ShardedWorkers | None = None
+        if cluster.gradient_workers:
+            sharded = cluster.replay == "sharded"
+            self._workers = (ShardedWorkers if sharded else GradientWorkers)(self._roomy, cluster)
+        self._recipe = Recipe(setting, source, guard)
+        self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
+        self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
+        self._supervisor: Supervisor | Alone | None = (
+            None  # not before it is known who is to come back
+        )
+        self._arrived: deque[Delivery] = deque()  # taken in, not yet learned from
+        self._version, self._published = 0, None
+        self._episodes: list[list[tuple[np.ndarray, np.ndarray]]] = []
+        self._faults: dict[tuple[int, int], dict[str, int]] = {}  # of every collector that was
+        self._staleness: list[int] = []
+        self._dropped = 0
+
+    @property
+    def _length(self) -> int:
+        """Iterations of an order."""
+        if isinstance(self._appetite, Rollout):
+            return self._appetite.horizon
+        cadence = Cadence.of(self._appetite, self.setting.num_envs)
+        block = cadence.block_iterations if cadence.regular else 1
+        wanted = self._cluster.fragment or USUAL_FRAGMENT
+        return block * max(1, round(wanted / block))
+
+    def advance(self, iterations: int) -> None:
+        stop, crew = self.position.iterations + iterations, self._crew()
+        crew.rested()
+        while self.position.iterations < stop and not self.interrupted:
+            self._give_orders(crew)
+            if crew.ordered():
+                self._take_in(crew, crew.deliveries())
+            if not self._together:
+                while self._arrived and not self.interrupted:
+                    self._learn([self._arrived.popleft()])
+                    self._give_orders(crew)
+            elif not crew.ordered() and not self._missing(crew):
+                self._learn_in_turn()
+
+    def _crew(self) -> Supervisor | Alone:
+        if self._supervisor is None:
+            self._supervisor = self._engage([0] * max(self._cluster.collectors, 1))
+        return self._supervisor
+
+    def _engage(self, lives: list[int]) -> Supervisor | Alone:
+        if not self._cluster.collectors:
+            return Alone(self._recipe, lives[0])
+
+        def hire(place: int, life: int) -> Any:
+            return self._actor.remote(self._sent, place, life)
+
+        return Supervisor(self._ray, hire, lives, self._cluster.patience)
+
+    # -- orders -----------------------------------------------------------------------------
+
+    def _give_orders(self, crew: Supervisor | Alone) -> None:
+        """As much as may be in flight; where all wait for each other, what a round still needs."""
+        waiting = sum(delivery.order.iterations for delivery in self._arrived)
+        ahead = self.position.iterations + crew.ordered() + waiting
+        # What is on policy must not wait behind another order.
+        for turn in range(1 if self._together or self._on_policy else self._cluster.in_flight):
+            for post in self._missing(crew) if self._together else crew.posts:
+                length = self._next_length(ahead)
+                if length and len(post.orders) <= turn:
+                    random = self.cadence.random(ahead)
+                    crew.order(post, self._policy(), self._version, length, random)
+                    ahead += length
+
+    def _next_length(self, ahead: int) -> int:
+        """Iterations of the next order, when `ahead` are done or ordered."""
+        if self.goal is None:
+            return self._length
+        if self._on_policy:  # rollouts are learned from as a whole, and rounds of them
+            reached = self.position.iterations if self._together else ahead
+            return self._length if reached < self.goal else 0
+        return max(0, min(self._length, self.goal - ahead))
+
+    def _missing(self, crew: Supervisor | Alone) -> list[Post]:
+        """Whose steps a round still needs, and who was not asked for them, or has lost them."""
+        here = {delivery.place for delivery in self._arrived}
+        waiting = sum(delivery.order.iterations for delivery in self._arrived)
+        ahead = self.position.iterations + crew.ordered() + waiting
+        missing = [post for post in crew.posts if not post.orders and post.place not in here]
+        return missing if self._next_length(ahead) else []
+
+    def _policy(self) -> Any:
+        """A reference to the newest policy. It is put where all can read it once a version."""
+        if self._published is None:
+            leaves = self.learning.form.policy_leaves(self.learning.policy())
+            copies = [np.array(leaf) for leaf in leaves]
+            self._published = self._ray.put(copies) if self._cluster.collectors else copies
+        return self._published
+
+    # -- deliveries -------------------------------------------------------------------------
+
+    def _take_in(self, crew: Supervisor | Alone, deliveries: list[Delivery]) -> None:
+        dropped = set()  # places
+        for delivery in deliveries:
+            self._episodes.append(delivery.episodes)
+            self._faults[delivery.place, delivery.life] = delivery.faults
+            order = delivery.order
+            stale = 0 if order.random else self._version - order.version
+            self._staleness.append(stale)
+            if stale > self._cluster.staleness:
+                self._dropped += order.iterations * self.setting.num_envs
+                dropped.add(delivery.place)
+            else:
+                torn = delivery.torn or delivery.place in dropped
+                dropped.discard(delivery.place)
+                self._arrived.append(delivery._replace(torn=torn))
+        for place in dropped:
+            crew.posts[place].torn = True
+
+    def _learn_in_turn(self) -> None:
+        """What a synchronous round has brought, always in the same order."""
+        deliveries = sorted(self._arrived, key=lambda delivery: delivery.place)
+        self._arrived.clear()
+        if isinstance(self._appetite, Rollout):
+            self._learn(deliveries)
+        else:
+            for delivery in deliveries:
+                self._learn([delivery])
+
+    def _learn(self, deliveries: list[Delivery]) -> None:
+        """Add one delivery's steps, or a round's rollouts side by side, and do the updates owed."""
+        start = self.position.iterations
+        self.position.iterations += sum(delivery.order.iterations for delivery in deliveries)
+        blocks = [delivery.blocks for delivery in deliveries]
+        # [iterations, K, N, bytes] each, to [K, iterations, all N, bytes].
+        together = np.concatenate(blocks, axis=2).swapaxes(0, 1)
+        if isinstance(self._appetite, Rollout):
+            count, block = self._appetite.minibatches, together
+        else:
+            spent = range(start, self.position.iterations)
+            count = sum(self.cadence.updates_after(iteration) for iteration in spent)
+            block = self._fragment(deliveries[0], together)
+        names, values = (), None
+        if self.movement is not None:
+            names, values = self.movement.names, self.movement.at(self.steps)
+        if self._workers is None:
+            self.learning.learn(block, count, names, values)
+        else:
+            self.learning.learn(block, 0, names, values)
+            if isinstance(self._workers, ShardedWorkers) and isinstance(block, Fragment):
+                self._workers.add(deliveries[0].place, block)
+            if count:
+                self.learner, self.experience = self._workers.learn(
+                    self.learner, self.experience, self.position.updates, count
+                )
+        self.position.updates += count
+        self._version, self._published = self._version + 1, None
+
+    def _fragment(self, delivery: Delivery, blocks: np.ndarray) -> Fragment:
+        """All of one length, so that there is one program for them. The first row is no step: it
+        ends the lane's open episode if these steps do not go on with it."""
+        members, iterations, num_envs, size = blocks.shape
+        padded = np.zeros((members, self._length + 1, num_envs, size), np.uint8)
+        padded[:, 1 : iterations + 1] = blocks
+        if delivery.torn:
+            cut = self._parcel.pack(members * num_envs, self._nothing() | {"last": True})
+            padded[:, 0] = cut.reshape(members, num_envs, size)
+        lane = np.full(members, delivery.place * num_envs, np.int32)
+        return Fragment(padded, lane)
+
+    def _nothing(self) -> dict[str, Any]:
+        return dict.fromkeys(step_fields(self.setting), 0)
+
+    # -- what is told, and what is kept ------------------------------------------------------
+
+    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        taken, self._episodes = self._episodes, []
+        return [
+            (
+                np.concatenate([np.zeros(0), *(each[member][0] for each in taken)]),
+                np.concatenate([np.zeros(0, np.int64), *(each[member][1] for each in taken)]),
+            )
+            for member in range(self.setting.num_seeds)
+        ]
+
+    def faults(self) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for faults in self._faults.values():
+            for name, count in faults.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def facts(self) -> dict[str, float]:
+        """The line that says how the cluster is doing."""
+        crew = self._crew()
+        facts = {
+            "collectors": crew.alive,
+            "collectors_replaced": crew.replaced,
+            "deliveries_lost": crew.lost,
+            "deliveries_ignored": crew.ignored,
+            "transitions_dropped": self._dropped,
+            "replay_ratio": self.position.updates / max(self.steps, 1),
+        }
+        if self._staleness:
+            facts["staleness"] = float(np.mean(self._staleness))
+            facts["staleness_max"] = max(self._staleness)
+            self._staleness = []
+        if self._workers is not None:
+            facts |= self._workers.facts()
+        return {name: float(value) for name, value in facts.items()}
+
+    def _name_experience(self) -> Named:
+        if isinstance(self._workers, ShardedWorkers):
+            return self._workers.named()
+        return super()._name_experience()
+
+    def _put_experience_back(self, arrays: Named) -> None:
+        if isinstance(self._workers, ShardedWorkers):
+            self._workers.put_back(arrays)
+        else:
+            super()._put_experience_back(arrays)
+
+    def _name_acting(self) -> Named:
+        """Waits for what is in flight: it is kept, and learned from when the run goes on."""
+        crew = self._crew()
+        while crew.ordered():
+            self._take_in(crew, crew.deliveries())
+        named = {"version": np.array(self._version)}
+        for post, kept in zip(crew.posts, crew.ask("named"), strict=True):
+            told = {"life": np.array(post.life), "torn": np.array(post.torn)}
+            named |= under(f"collector.{post.place}", told | under("kept", kept or {}))
+        for number, delivery in enumerate(self._arrived):
+            order = delivery.order
+            told = {
+                "place": np.array(delivery.place),
+                "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
+                "blocks": delivery.blocks,
+            }
+            named |= under(f"arrived.{number}", told)
+        return named
+
+    def _put_acting_back(self, acting: Named) -> None:
+        """Everyone comes back with the episodes and the noise that they had; who had been lost
+        begins anew."""
+        self._version = int(acting["version"])
+        places = range(max(self._cluster.collectors, 1))
+        stored = [part_of(acting, f"collector.{place}") for place in places]
+        kept = [part_of(one, "kept") for one in stored]
+        lives = [int(one["life"]) + (not old) for one, old in zip(stored, kept, strict=True)]
+        self._supervisor = crew = self._engage(lives)
+        crew.put_back(kept)
+        for post, one, old in zip(crew.posts, stored, kept, strict=True):
+            post.torn = bool(one["torn"]) or not old
+        number = 0
+        while one := part_of(acting, f"arrived.{number}"):
+            version, iterations, random, torn = map(int, one["order"])
+            order = Order(-1, version, iterations, bool(random))
+            empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
+            place = int(one["place"])
+            delivery = Delivery(place, lives[place], order, one["blocks"], empty, {}, bool(torn))
+            self._arrived.append(delivery)
+            number += 1
+
+    def _make_cadence(self) -> Cadence:
+        return whole_fragments(super()._make_cadence(), self._length)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        super().restore(snapshot)
+        self.learning.restart_counting(self.position.updates)
+
+    def close(self) -> None:
+        self.learning.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
+        if self._workers is not None:
+            self._workers.close()
+
+
+def whole_fragments(cadence: Cadence, length: int) -> Cadence:
+    """Learning begins with the first step of a fragment: all of them then owe as many updates,
+    and one program does."""
+    begins = cadence.first_learning_iteration
+    if begins == 0:
+        return cadence
+    return replace(cadence, first_learning_iteration=-(-(begins + 1) // length) * length)
+
+
+def join(cluster: Cluster) -> Any:
+    """A Ray that has room for all that is asked for."""
+    needed = cluster.remote * cluster.cpus_each
+    ray = connect(cluster.address, needed)
+    if cores(ray) < needed:
+        raise ConfigError(
+            f"{cluster.collectors} collectors and {cluster.gradient_workers} gradient workers need "
+            f"{needed:g} cores, the cluster has {cores(ray):g}: ask for fewer, or lower cpus_each"
+        )
+    return ray
+
+
+def sendable(recipe: Recipe) -> Recipe:
+    """Refuses, before anything starts, what cannot travel."""
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(recipe)
+    except Exception as error:
+        raise ConfigError(
+            "these environments cannot be sent to collectors: give an id, or a callable that makes "
+            f"one ({type(error).__name__}: {error})"
+        ) from error
+    return recipe

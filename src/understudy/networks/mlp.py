@@ -1,0 +1,98 @@
+"""Linear layers and the multi-layer perceptron.
+
+Modules here hold arrays only; what is not an array (an activation's name, a size) is a static
+field, so that `jax.jit` takes them directly and their leaves are exactly their weights.
+"""
+
+from collections.abc import Callable
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from understudy.networks.initializers import INITIALISERS, Initialiser
+from understudy.types import Key
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "elu": jax.nn.elu,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+}
+
+
+@final
+class Linear(eqx.Module):
+    """x·W + b on the last axis."""
+
+    weight: Float[Array, "inputs outputs"]
+    bias: Float[Array, " outputs"]
+
+    def __init__(self, inputs: int, outputs: int, key: Key, initialiser: Initialiser | None = None):
+        weight_key, bias_key = jax.random.split(key)
+        if initialiser is None or initialiser is INITIALISERS["kaiming"]:
+            self.weight = INITIALISERS["kaiming"](weight_key, inputs, outputs)
+            self.bias = INITIALISERS["kaiming"](bias_key, inputs, outputs)[0]
+        else:
+            self.weight = initialiser(weight_key, inputs, outputs)
+            self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
+        return x @ self.weight + self.bias
+
+
+@final
+class LayerNorm(eqx.Module):
+    """Zero mean and unit variance over the last axis, then a learned scale and offset."""
+
+    scale: Float[Array, " size"]
+    offset: Float[Array, " size"]
+
+    def __init__(self, size: int):
+        self.scale = jnp.ones(size)
+        self.offset = jnp.zeros(size)
+
+    def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
+
+
+@final
+class MLP(eqx.Module):
+    """Hidden layers with an activation after each (and LayerNorm before it, if asked)."""
+
+    layers: tuple[Linear, ...]
+    norms: tuple[LayerNorm, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden_sizes: tuple[int, ...],
+        key: Key,
+        *,
+        activation: str = "relu",
+        layer_norm: bool = False,
+        initialisation: str = "kaiming",
+    ):
+        sizes = (inputs, *hidden_sizes)
+        keys = jax.random.split(key, len(hidden_sizes))
+        initialiser = INITIALISERS[initialisation]
+        self.layers = tuple(
+            Linear(sizes[i], sizes[i + 1], keys[i], initialiser) for i in range(len(hidden_sizes))
+        )
+        self.norms = tuple(LayerNorm(size) for size in hidden_sizes) if layer_norm else ()
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        activation = ACTIVATIONS[self.activation]
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.norms:
+                x = self.norms[index](x)
+            x = activation(x)
+        return x

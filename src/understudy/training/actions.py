@@ -1,0 +1,44 @@
+"""Acting on the device: uniform actions, what acting remembers, and the map to a native
+environment's real bounds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from understudy.algorithms.base import Algorithm
+from understudy.envs.spaces import weights
+from understudy.training.seed_axis import over_members
+from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Spec, Tree
+
+
+def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
+    """What `start_steps` asks for: uniform over the action space."""
+    if isinstance(spec.action, Continuous):
+        return jax.random.uniform(key, (num_envs, spec.action.size), minval=-1.0, maxval=1.0)
+    if isinstance(spec.action, Discrete):
+        return jax.random.randint(key, (num_envs,), 0, spec.action.n)
+    choices = jnp.array(spec.action.choices)
+    return jax.random.randint(key, (num_envs, len(choices)), 0, choices)
+
+
+def to_real(action: Array, spec: Spec) -> Array:
+    """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds. Where some of them
+    are infinite, actions are in its own units, and finite bounds hold."""
+    if isinstance(spec.action, Joint):
+        own = spec.action.of
+        action = action[:, None] // jnp.array(weights(own)) % jnp.array(own.choices)
+        return to_real(action, Spec(spec.observation, own))
+    if isinstance(spec.action, Discrete):
+        return action + spec.action.start
+    if isinstance(spec.action, MultiDiscrete):
+        return (action + jnp.array(spec.action.starts)).reshape(-1, *spec.action.shape)
+    low, high = jnp.array(spec.action.low), jnp.array(spec.action.high)
+    real = low + 0.5 * (action + 1.0) * (high - low) if spec.action.bounded else action
+    return jnp.clip(real, low, high).reshape(-1, *spec.action.shape)
+
+
+def initial_memory(algorithm: Algorithm, policy: Any, members: int, num_envs: int) -> Tree:
+    """What acting carries before a first step, for every member; `policy` has a member axis."""
+    return over_members(lambda one: algorithm.memory(one, num_envs), members)(policy)

@@ -1,0 +1,307 @@
+"""The device loop: native environments, replay and updates in one scan on the accelerator.
+
+One iteration is: act → step (and reset what ended) → add → update. Long stretches run as one
+compiled program of a fixed number of iterations. Whether an iteration acts randomly or updates
+comes from the cadence, unbatched; in the steady part of a run it is known beforehand, and the
+program holds no conditional at all.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Bool, Float, Int32
+
+from understudy.algorithms.base import Memory
+from understudy.algorithms.optim import when
+from understudy.envs.base import NativeEnv
+from understudy.training.actions import to_real, uniform_actions
+from understudy.training.device_sharding import divides_rows
+from understudy.training.feeding import Experience, add, remembered, with_priorities
+from understudy.training.program_cache import shared
+from understudy.training.seed_axis import ACTING, ENVIRONMENT, member_keys, over_members
+from understudy.training.snapshot import Named, name_leaves, put_back
+from understudy.training.trainer import Held, Setting, Trainer
+from understudy.training.updates import Learner, move, observe, updates
+from understudy.types import Key, Transition, Tree
+
+ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default
+EPISODES_REMEMBERED = 64  # per member, between two logs
+
+
+class Episodes(NamedTuple):
+    """Open episodes' sums, and the latest ones that ended."""
+
+    open_return: Float[Array, " envs"]
+    open_length: Int32[Array, " envs"]
+    returns: Float[Array, " remembered"]
+    lengths: Int32[Array, " remembered"]
+    ended: Int32[Array, ""]
+
+
+class World(NamedTuple):
+    """What stepping changes."""
+
+    env: Any
+    observation: Array
+    first: Bool[Array, " envs"]
+    memory: Tree
+    act_key: Key
+    env_key: Key
+    episodes: Episodes
+
+
+Moved = dict[str, Array]  # hyper-parameters and what their schedules say
+
+
+class When(NamedTuple):
+    """What the cadence says of one iteration. Plain bools where it is known beforehand."""
+
+    active: Any
+    random: Any
+    count: Any  # of updates after it
+    index: Any  # of the first of them
+
+
+@final
+class DeviceTrainer(Trainer):
+    """Trains K members on K × N native environments without leaving the device."""
+
+    def __init__(self, setting: Setting, env: NativeEnv):
+        self.setting = setting
+        self.held = Held(*self._start())
+        cadence = self.cadence
+        block = (cadence.block_updates, cadence.block_iterations) if cadence.regular else None
+        self._length = ITERATIONS_PER_PROGRAM
+        if block is not None:
+            self._length = block[1] * math.ceil(ITERATIONS_PER_PROGRAM / block[1])
+        begin, self._general, self._steady = _programs(
+            setting.unseeded, env, block, self._length, self._sharding
+        )
+        members = setting.num_seeds
+        streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]
+        streams = jax.device_put(streams, self._sharding)
+        self._world = begin(self.learner.state, *streams)
+
+    def advance(self, iterations: int) -> None:
+        stop = self.position.iterations + iterations
+        while self.position.iterations < stop and not self.interrupted:
+            start = self.position.iterations
+            count = min(self._length, stop - start)
+            if count == self._length and self.cadence.steady(start, start + count):
+                program, plan = self._steady, np.int32(self.position.updates)
+            else:
+                program, plan = self._general, self._plan(start, count)
+            # Where they are already, unless they were put back or read out in between.
+            carried = jax.device_put((self.learner, self.experience, self._world), self._sharding)
+            self.learner, self.experience, self._world = program(*carried, plan, self._moved(start))
+            self.position.iterations += count
+            self.position.updates += sum(
+                self.cadence.updates_after(i) for i in range(start, start + count)
+            )
+
+    def _plan(self, start: int, count: int) -> When:
+        """What happens in each of a program's iterations; those beyond `count` are idle."""
+        iterations = range(start, start + self._length)
+        owed = np.array([self.cadence.updates_after(i) for i in iterations])
+        active = np.arange(self._length) < count
+        before = np.concatenate([[0], np.cumsum(owed)[:-1]])
+        return When(
+            active=active,
+            random=np.array([self.cadence.random(i) for i in iterations]),
+            count=np.where(active, owed, 0).astype(np.int32),
+            index=(self.position.updates + before).astype(np.int32),
+        )
+
+    def _moved(self, start: int) -> dict[str, np.ndarray]:
+        """What the schedules say for each of a program's iterations, [members, iterations]."""
+        if self.movement is None:
+            return {}
+        iterations = range(start, start + self._length)
+        values = self.movement.over(i * self.setting.num_envs for i in iterations)
+        return {name: values[..., place] for place, name in enumerate(self.movement.names)}
+
+    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a member)."""
+        episodes = jax.device_get(self._world.episodes)
+        kept = np.minimum(episodes.ended, EPISODES_REMEMBERED)
+        taken = [
+            (episodes.returns[m, : kept[m]].astype(np.float64), episodes.lengths[m, : kept[m]])
+            for m in range(self.setting.num_seeds)
+        ]
+        forgotten = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
+        self._world = self._world._replace(episodes=forgotten)
+        return taken
+
+    def _name_acting(self) -> Named:
+        return name_leaves(self._world)
+
+    def _put_acting_back(self, acting: Named) -> None:
+        self._world = put_back(self._world, acting)
+
+    def close(self) -> None:
+        """Nothing is held outside the device's memory."""
+
+
+@shared
+def _programs(
+    setting: Setting,
+    env: NativeEnv,
+    block: tuple[int, int] | None,
+    length: int,
+    sharding: NamedSharding | None,
+) -> tuple[Any, Any, Any]:
+    """What begins, and what trains: through any iterations, and through steady ones, which there
+    are where the update schedule is regular, with its `block` of updates and iterations."""
+    loop = Loop(setting, env, None if block is None else block[0])
+
+    def compiled(program: Any) -> Any:
+        lifted = over_members(program, setting.num_seeds, shared=(3,))
+        divided = divides_rows(lifted, sharding)
+        return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
+
+    begin = jax.jit(jax.vmap(loop.begin), out_shardings=sharding)
+    if block is None:
+        return begin, compiled(loop.general), None
+    steady = partial(loop.steady, blocks=length // block[1], iterations=block[1])
+    return begin, compiled(loop.general), compiled(steady)
+
+
+@final
+class Loop:
+    """The iteration of one member as pure functions."""
+
+    def __init__(self, setting: Setting, env: NativeEnv, block_updates: int | None):
+        """`block_updates` follow an iteration or none do; None: as many as the plan says."""
+        self._algorithm, self._env, self._spec = setting.algorithm, env, setting.spec
+        self._num_envs, self._block_updates = setting.num_envs, block_updates
+
+    def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
+        env_key, reset_key = jax.random.split(env_key)
+        env, observation = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
+        episodes = Episodes(
+            open_return=jnp.zeros(self._num_envs),
+            open_length=jnp.zeros(self._num_envs, jnp.int32),
+            returns=jnp.zeros(EPISODES_REMEMBERED),
+            lengths=jnp.zeros(EPISODES_REMEMBERED, jnp.int32),
+            ended=jnp.int32(0),
+        )
+        first = jnp.ones(self._num_envs, bool)
+        memory = self._algorithm.memory(self._algorithm.policy(state), self._num_envs)
+        return World(env, observation, first, memory, act_key, env_key, episodes)
+
+    def general(
+        self, learner: Learner, experience: Experience, world: World, plan: When, moved: Moved
+    ):
+        """Any iterations: what each one does is looked up in the plan."""
+
+        def iteration(carry, at: tuple[When, Moved]):
+            now, moved = at
+            return when(now.active, lambda: self._iterate(carry, now, moved), lambda: carry), None
+
+        carry, _ = jax.lax.scan(iteration, (learner, experience, world), (plan, moved))
+        return carry
+
+    def steady(
+        self,
+        learner: Learner,
+        experience: Experience,
+        world: World,
+        first_index: Int32[Array, ""],
+        moved: Moved,
+        *,
+        blocks: int,
+        iterations: int,
+    ):
+        """Whole blocks of acting by policy, each followed by its updates: no conditionals."""
+
+        def block(carry, now: tuple[Int32[Array, ""], Moved]):
+            index, moved = now
+            acting = When(active=True, random=False, count=0, index=index)
+            if iterations > 1:
+                before = jax.tree.map(lambda x: x[:-1], moved)
+                carry, _ = jax.lax.scan(
+                    lambda c, m: (self._iterate(c, acting, m), None), carry, before, iterations - 1
+                )
+            final = jax.tree.map(lambda x: x[-1], moved)
+            learning = acting._replace(count=self._block_updates)
+            return self._iterate(carry, learning, final), None
+
+        assert self._block_updates is not None
+        indices = first_index + self._block_updates * jnp.arange(blocks, dtype=jnp.int32)
+        by_block = jax.tree.map(lambda x: x.reshape(blocks, iterations), moved)
+        carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
+        return carry
+
+    def _iterate(self, carry: tuple[Learner, Experience, World], now: When, moved: Moved):
+        learner, experience, world = carry
+        learner = move(learner, moved)
+        memory = remembered(world.memory, world.first)
+        world, step = self._step(learner.state, world, now.random)
+        everyone = jnp.ones(self._num_envs, bool)
+        experience = add(experience, step, everyone, memory)
+        learner = observe(self._algorithm, learner, step, everyone)
+        count = now.count if self._block_updates is None else self._block_updates
+        learner, priorities = when(
+            now.count > 0,
+            lambda: updates(self._algorithm, learner, experience, now.index, count),
+            lambda: (learner, getattr(experience, "priorities", None)),
+        )
+        return learner, with_priorities(experience, priorities), world
+
+    def _step(self, state: Any, world: World, random: Any) -> tuple[World, Transition]:
+        """Act, step every environment, and begin anew where an episode ended."""
+        act_key, noise_key = jax.random.split(world.act_key)
+        policy = self._algorithm.policy(state)
+
+        def act() -> tuple[Array, Tree]:
+            return self._algorithm.act(
+                policy, world.memory, world.observation, world.first, noise_key, True
+            )[:2]
+
+        def act_randomly() -> tuple[Array, Tree]:
+            memory = act()[1] if isinstance(world.memory, Memory) else world.memory
+            return uniform_actions(self._spec, self._num_envs, noise_key), memory
+
+        action, memory = when(random, act_randomly, act)
+        env_key, step_key, reset_key = jax.random.split(world.env_key, 3)
+        step_keys = jax.random.split(step_key, self._num_envs)
+        after = jax.vmap(self._env.step)(world.env, to_real(action, self._spec), step_keys)
+        last = after.terminated | after.truncated
+        happened = Transition(
+            world.observation, action, after.reward, after.terminated, last, after.observation
+        )
+        fresh = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
+        env, observation = choose(last, fresh, (after.state, after.observation))
+        episodes = count_episodes(world.episodes, after.reward, last)
+        return World(env, observation, last, memory, act_key, env_key, episodes), happened
+
+
+def choose(mask: Bool[Array, " envs"], yes: Tree, no: Tree) -> Tree:
+    """Row by row, `yes` where the mask holds and `no` elsewhere."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, yes, no)
+
+
+def count_episodes(
+    episodes: Episodes, reward: Float[Array, " envs"], last: Bool[Array, " envs"]
+) -> Episodes:
+    """Take one step's rewards into the sums, and remember the episodes that ended in it."""
+    total, length = episodes.open_return + reward, episodes.open_length + 1
+    # Ended episodes take consecutive places in a small ring; the others write to no place.
+    place = (episodes.ended + jnp.cumsum(last) - 1) % EPISODES_REMEMBERED
+    place = jnp.where(last, place, EPISODES_REMEMBERED)
+    return Episodes(
+        open_return=jnp.where(last, 0.0, total),
+        open_length=jnp.where(last, 0, length),
+        returns=episodes.returns.at[place].set(total, mode="drop"),
+        lengths=episodes.lengths.at[place].set(length, mode="drop"),
+        ended=episodes.ended + jnp.sum(last, dtype=jnp.int32),
+    )

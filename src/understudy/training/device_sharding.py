@@ -1,0 +1,90 @@
+"""One learner on several devices.
+
+Several members are divided among the devices, and need nothing of each other. Of a single one
+every device keeps a copy and takes its share of each batch's rows; XLA sums up the gradients.
+Either way it is the same program: where its arrays are decides how it is compiled.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from understudy.algorithms.base import Replay
+from understudy.training.setup import Setting
+from understudy.types import ConfigError, Tree
+
+MEMBERS, ROWS = "members", "rows"
+
+
+def find_sharding(setting: Setting) -> NamedSharding | None:
+    """How everything that has a member axis lies on the devices that were asked for; None leaves
+    it to JAX. All that cannot be divided is refused here."""
+    wanted = setting.devices
+    if wanted == 1:
+        return None
+    platform = jnp.zeros(()).devices().pop().platform
+    have = jax.devices(platform)
+    _check(setting, len(have), platform)
+    axis = MEMBERS if setting.num_seeds > 1 else ROWS
+    mesh = Mesh(np.array(have[:wanted]), (axis,))
+    return NamedSharding(mesh, PartitionSpec(MEMBERS) if axis == MEMBERS else PartitionSpec())
+
+
+def _check(setting: Setting, have: int, platform: str) -> None:
+    wanted, hosts = setting.devices, jax.process_count()
+    if wanted > have:
+        raise ConfigError(f"devices must be at most {have} ({platform}) here, got {wanted}")
+    if hosts > 1 and wanted != have:
+        raise ConfigError(f"{hosts} hosts have {have} devices and use all: got devices={wanted}")
+    if hosts > 1 and setting.num_seeds > 1:
+        raise ConfigError(
+            "several hosts train one seed: give each host a run with seeds of its own instead"
+        )
+    for name, number in _divided(setting).items():
+        if number % wanted:
+            raise ConfigError(
+                f"{name} must be a multiple of devices: {number} cannot be divided among {wanted}"
+            )
+
+
+def _divided(setting: Setting) -> dict[str, int]:
+    """What the devices get equal shares of."""
+    appetite = setting.algorithm.appetite
+    if setting.num_seeds > 1:
+        return {"num_seeds": setting.num_seeds}
+    if isinstance(appetite, Replay):
+        return {"batch_size": appetite.batch_size}
+    if appetite.memory:  # a sequence is learned from as a whole
+        return {"num_envs": setting.num_envs}
+    rows = appetite.horizon * setting.num_envs // appetite.minibatches
+    return {"horizon × num_envs / minibatches": rows}
+
+
+def shared_by_all(sharding: Sharding) -> Sharding:
+    """For what has no member axis, beside what has one."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return sharding
+
+
+def divides_rows(program: Callable[..., Any], sharding: Sharding | None) -> Callable[..., Any]:
+    """The program, in which `split_rows` knows among which devices."""
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != (ROWS,):
+        return program
+
+    def traced(*arguments: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh):
+            return program(*arguments)
+
+    return traced
+
+
+def split_rows(batch: Tree) -> Tree:
+    """A batch that nothing looks at as a whole any more: each device goes on with its share."""
+    if ROWS not in jax.sharding.get_abstract_mesh().axis_names:
+        return batch
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS)), batch)

@@ -1,0 +1,64 @@
+"""What trains and plays on which environments."""
+
+from understudy.envs.base import NativeEnv
+from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.frame_stack import stack_frames
+from understudy.envs.make import EnvSource
+from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
+from understudy.training.device_loop import DeviceTrainer
+from understudy.training.episode_runner import ENDLESS_STEPS
+from understudy.training.evaluation import EvaluationPlan, HostEvaluator, NativeEvaluator
+from understudy.training.loop import HostTrainer
+from understudy.training.trainer import Setting, Trainer
+from understudy.types import ConfigError
+
+Source = EnvSource | NativeEnv
+
+
+def check_workers(env_workers: int, source: Source) -> None:
+    if env_workers < 0:
+        raise ConfigError(f"env_workers must be at least 0, got {env_workers}")
+    if env_workers and isinstance(source, NativeEnv):
+        raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
+
+
+def see_stacked(source: Source, frames: int) -> Source:
+    """The environments whose observations are the newest images, where that is asked for."""
+    if frames == 1 or source.spec.observation.frames == frames:
+        return source
+    return stack_frames(source, frames)
+
+
+def make_trainer(
+    setting: Setting, source: Source, env_workers: int, guard: Guard = STANDARD
+) -> Trainer:
+    """The device loop for native environments, the host loop for all others."""
+    if isinstance(source, NativeEnv):
+        return DeviceTrainer(setting, source)
+    seeds = EpisodeSeeds(setting.seed, setting.num_envs, setting.num_seeds)
+    rows = setting.num_seeds * setting.num_envs
+    envs = source.make_host(rows, seeds, env_workers, guard)
+    envs.speak(setting.spec.action)
+    return HostTrainer(setting, envs)
+
+
+def longest_episode(source: Source) -> int:
+    """Steps that an episode of an evaluation takes at most."""
+    if isinstance(source, NativeEnv):
+        return source.max_steps
+    return source.time_limit or ENDLESS_STEPS
+
+
+def make_evaluator(
+    setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = STANDARD
+) -> HostEvaluator | NativeEvaluator:
+    """What plays episodes of each member on environments of its own."""
+    if isinstance(source, NativeEnv):
+        return NativeEvaluator(setting, source, plan)
+    stream = SELECTION if plan.seed is None else EVALUATION
+    seed = setting.seed if plan.seed is None else plan.seed
+    seeds = EpisodeSeeds(seed, plan.episodes, setting.num_seeds).for_evaluation(stream)
+    rows = setting.num_seeds * plan.episodes
+    envs = source.make_host(rows, seeds, guard=guard, descriptor=plan.descriptor)
+    envs.speak(setting.spec.action)
+    return HostEvaluator(setting, envs, plan, source.time_limit is not None)

@@ -1,0 +1,213 @@
+"""One update among several workers: what each is given, what it answers, and the whole again.
+
+The learner draws and finishes; workers only compute gradients, each of its share of the rows. What
+crosses is one array per dtype, because taking modules apart costs more than sending them.
+
+Where experience lies with the workers (`Draws`), each draws from its own part of it instead.
+"""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from understudy.algorithms.base import Aux, Replay, mean_of_shards
+from understudy.buffers import Film, Ring, sum_tree
+from understudy.buffers.replay import Priorities
+from understudy.training.feeding import Experience, create
+from understudy.training.seed_axis import over_members
+from understudy.training.setup import Setting
+from understudy.training.transport import Layout
+from understudy.training.updates import Learner, Ready, finish, ready, reconsider
+from understudy.types import ConfigError, Key, Tree
+
+NOWHERE = jnp.iinfo(jnp.int32).max
+
+
+def check_shares(setting: Setting, workers: int) -> None:
+    """Refuse, before anything starts, batches that cannot be divided into equal shares."""
+    appetite = setting.algorithm.appetite
+    if isinstance(appetite, Replay):
+        what, rows = f"batch_size {appetite.batch_size}", appetite.batch_size
+    elif appetite.memory:  # whole environments: memory runs through time
+        what, rows = f"a rollout of {setting.num_envs} environments", setting.num_envs
+    else:
+        rows = appetite.horizon * setting.num_envs // appetite.minibatches
+        what = f"a minibatch of {rows} steps"
+    if rows % workers:
+        raise ConfigError(
+            f"{what} cannot be shared by {workers} gradient workers: it must be a multiple of "
+            f"{workers}"
+        )
+
+
+def share(batch: Any, count: int) -> list[Any]:
+    """A prepared batch in `count` equal parts: rows that follow one another, and so whole
+    sequences, whose rows do."""
+
+    def part(leaf: Array, place: int) -> Array:
+        size, rest = divmod(len(leaf), count)
+        assert not rest, f"{len(leaf)} rows are no {count} equal shares"
+        return leaf[place * size : (place + 1) * size]
+
+    return [jax.tree.map(partial(part, place=place), batch) for place in range(count)]
+
+
+def join(answers: list[tuple[Any, Aux]]) -> tuple[Any, Aux]:
+    """What the whole batch would have answered. (A metric that is no mean over rows, such as
+    A2C's explained variance, becomes the mean of the shares' own.)"""
+    gradients = mean_of_shards([gradients for gradients, _ in answers])
+    metrics = jax.tree.map(lambda *x: sum(x) / len(x), *[aux.metrics for _, aux in answers])
+    return gradients, Aux(metrics, jnp.concatenate([aux.priorities for _, aux in answers]))
+
+
+def without_moments(state: Any) -> Any:
+    """All of a State but the optimisers' moments, which only `apply` reads: half of its size."""
+    moments = [name for name in state._fields if name.endswith("moments")]
+    return state._replace(**dict.fromkeys(moments))
+
+
+def weighed(answers: list[tuple[Array, Any]]) -> Any:
+    """The mean of what each tells, by how much it holds: as if all of it lay in one place. Who
+    holds nothing has no say; if nobody holds anything, it is not finite."""
+    total = sum(held for held, _ in answers)
+
+    def mean(*leaves: Array) -> Array:
+        parts = zip(answers, leaves, strict=True)
+        weighty = [jnp.where(held > 0, held * leaf, 0) for (held, _), leaf in parts]
+        return jnp.sum(jnp.stack(weighty), axis=0) / total
+
+    return jax.tree.map(mean, *[told for _, told in answers])
+
+
+def told_of(setting: Setting) -> Any:
+    """The shapes of what workers are told of the State."""
+    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), jnp.uint32)
+    initial = jax.vmap(partial(setting.algorithm.init, setting.spec))
+    return without_moments(jax.eval_shape(initial, keys))
+
+
+def still_drawable(experience: Experience | None, place: Array | None) -> Array | None:
+    """Places that have since been given up (as the ring's one free slot was) lead nowhere: a late
+    priority must not make them drawable again."""
+    if not isinstance(experience, Ring | Film) or experience.priorities is None:
+        return place
+    assert place is not None
+    return jnp.where(sum_tree.read(experience.priorities.tree, place) > 0, place, NOWHERE)
+
+
+@final
+class Shares:
+    """The functions of a shared update, lifted over K members. Learner and workers each build
+    this from the same setting."""
+
+    def __init__(self, setting: Setting):
+        self.algorithm, self.members = setting.algorithm, setting.num_seeds
+        self._state = told_of(setting)
+        self._state_layout = Layout(self._state)
+
+    def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
+        """What all workers are told of the State, and each one's share of the batch [K, ...]."""
+        parts = over_members(partial(share, count=count), self.members)(batch)
+        return self._state_layout.join(without_moments(state)), parts
+
+    def answer(self, sent: dict[str, Array], batch: Any, key: Key, due: Any) -> dict[str, Array]:
+        """A worker's part. `due` is plain, and the program is compiled for it."""
+        answer = self._gradients(self._state_layout.split(sent), batch, key, due)
+        return Layout(answer).join(answer)
+
+    def receive(
+        self, answers: list[dict[str, Array]], learner: Learner, experience: Experience | None,
+        now: Ready, due: Any, late: bool = False,
+    ) -> tuple[Learner, Priorities | None]:  # fmt: skip
+        """Finish the update that these answer. If they come `late`, others may have been finished
+        since it was made `ready`: the learner's key has moved on by itself, and so has the
+        ring. Experience is needed for its priorities only."""
+        rows = jax.tree.map(lambda x: _first_of(x, len(answers)), now.batch)
+        shapes = jax.eval_shape(partial(self._gradients, due=due), self._state, rows, now.key)
+        parts = [Layout(shapes).split(answer) for answer in answers]
+
+        def one(learner: Learner, experience: Any, now: Ready, parts: list[Any]) -> Tree:
+            gradients, aux = join(parts)
+            if late:
+                place = still_drawable(experience, now.place)
+                now = now._replace(next_key=learner.state.key, place=place)
+            gradients = gradients._replace(due=due)
+            learner, good = finish(self.algorithm, learner, now, gradients, aux)
+            return learner, reconsider(self.algorithm, experience, now, aux, good)
+
+        return over_members(one, self.members)(learner, experience, now, parts)
+
+    def _gradients(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
+        def one(state: Any, batch: Any, key: Key) -> tuple[Any, Aux]:
+            gradients, aux = self.algorithm.gradients(state, batch, key, due)
+            return gradients._replace(due=None), aux
+
+        return over_members(one, self.members)(state, batch, key)
+
+
+@final
+class Draws:
+    """The functions of an update whose rows are drawn by the workers, `rows` by each, lifted over
+    K members. Only for replay without priorities, whose weights are relative to the whole."""
+
+    def __init__(self, setting: Setting, rows: int):
+        self.members, appetite = setting.num_seeds, setting.algorithm.appetite
+        self._algorithm = copy.copy(setting.algorithm)
+        self._algorithm.config = replace(setting.algorithm.config, batch_size=rows)
+        self._state = told_of(setting)
+        self._layout = Layout(self._state)
+        each = jax.vmap(lambda _: create(appetite, setting.spec, 1))
+        self._experience = jax.eval_shape(each, jnp.arange(self.members))
+
+    def send(self, learner: Learner) -> tuple[dict[str, Array], Learner]:
+        """What all workers are told, and the learner whose key has moved on since."""
+        state = learner.state
+        next_key = jax.vmap(lambda key: jax.random.split(key, 3)[0])(state.key)
+        moved_on = learner._replace(state=state._replace(key=next_key))
+        return self._layout.join(without_moments(state)), moved_on
+
+    def answer(
+        self, sent: dict[str, Array], experience: Any, place: Array, due: Any
+    ) -> tuple[Array, dict[str, Array]]:
+        """The part of the worker at that place: how much it holds [K], and what it tells."""
+        held, told = self._tell(self._layout.split(sent), experience, place, due)
+        return held, Layout(told).join(told)
+
+    def receive(
+        self, answers: list[tuple[Array, dict[str, Array]]], learner: Learner, due: Any
+    ) -> Learner:
+        """Finish the update that these answer."""
+        tell = partial(self._tell, due=due)
+        _, shapes = jax.eval_shape(tell, self._state, self._experience, jnp.int32(0))
+        parts = [(held, Layout(shapes).split(told)) for held, told in answers]
+
+        def one(learner: Learner, parts: list[Any]) -> Learner:
+            gradients, metrics = weighed(parts)
+            key = learner.state.key
+            aux = Aux(metrics, jnp.zeros(0))
+            gradients = gradients._replace(due=due)
+            return finish(self._algorithm, learner, Ready(None, None, key, key), gradients, aux)[0]
+
+        return over_members(one, self.members)(learner, parts)
+
+    def _tell(self, state: Any, experience: Any, place: Array, due: Any) -> Any:
+        def one(state: Any, experience: Any, place: Array) -> Any:
+            state = state._replace(key=jax.random.fold_in(state.key, place))
+            now = ready(self._algorithm, state, experience)
+            gradients, aux = self._algorithm.gradients(state, now.batch, now.key, due)
+            # Before the first whole sequence there are steps, but nothing to draw.
+            held = jnp.where(jnp.any(now.batch.weight > 0), jnp.sum(experience.stored), 0)
+            return held, (gradients._replace(due=None), aux.metrics)
+
+        return over_members(one, self.members, shared=(2,))(state, experience, place)
+
+
+def _first_of(leaf: Array, count: int) -> Any:
+    """The shape of a share of [K, rows, ...]."""
+    members, rows, *rest = leaf.shape
+    return jax.ShapeDtypeStruct((members, rows // count, *rest), leaf.dtype)

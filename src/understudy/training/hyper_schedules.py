@@ -1,0 +1,90 @@
+"""Hyper-parameters that move: schedules, and values set on a live agent.
+
+Schedules are evaluated on the host, so any function of the step will do. Their values reach the
+programs as one small array; NaN stands for a setting that is left as it is. So neither a schedule
+nor a new value ever compiles anything.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from understudy.algorithms.config import Config, nearest
+from understudy.ops.schedules import Curve, Schedule, evaluate
+from understudy.types import ConfigError
+
+
+@final
+class Movement:
+    """The schedules of a run, for all members."""
+
+    def __init__(
+        self, schedules: Mapping[str, Schedule], horizon: int, members: int, config: Config
+    ):
+        self.names = tuple(sorted(schedules))
+        self._schedules: dict[str, Schedule] = dict(schedules)
+        self._horizon, self._members = horizon, members
+        self._told: tuple[list[Any], np.ndarray] | None = None  # the last answer, and as an array
+        for name in self.names:  # the ends of a curve are where mistakes show
+            for step in (0, horizon):
+                for value in self._value(name, step):
+                    config.check_moving(name, float(value))
+
+    def at(self, step: int) -> np.ndarray:
+        """[members, names] at a step. It is asked at every step, so where nothing has moved since
+        the last time the answer is the same array."""
+        answers = [self._answer(name, step) for name in self.names]
+        plain = all(isinstance(answer, float) for answer in answers)
+        if plain and self._told is not None and self._told[0] == answers:
+            return self._told[1]
+        values = np.empty((self._members, len(self.names)), np.float32)
+        for place, (name, answer) in enumerate(zip(self.names, answers, strict=True)):
+            values[:, place] = answer if plain else per_member(name, answer, self._members)
+        self._told = (answers, values) if plain else None
+        return values
+
+    def over(self, steps: Iterable[int]) -> np.ndarray:
+        """[members, steps, names] at each of several steps."""
+        return np.stack([self.at(step) for step in steps], axis=1)
+
+    def end(self, names: Iterable[str]) -> None:
+        """These are set by hand from now on."""
+        for name in names:
+            self._schedules.pop(name, None)
+
+    def _answer(self, name: str, step: int) -> Any:
+        """What a schedule says; NaN where it has ended. Our own curves need no checking."""
+        schedule = self._schedules.get(name)
+        if schedule is None:
+            return math.nan
+        if isinstance(schedule, Curve):
+            return schedule(step, self._horizon)
+        return evaluate(schedule, step, self._horizon)
+
+    def _value(self, name: str, step: int) -> np.ndarray:
+        return per_member(name, evaluate(self._schedules[name], step, self._horizon), self._members)
+
+
+def per_member(name: str, value: Any, members: int) -> np.ndarray:
+    """One number for all members, or one for each, as [members]."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" or array.shape not in ((), (members,)):
+        wanted = "a number" if members == 1 else f"a number, or {members}, one per seed"
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+    return np.broadcast_to(array, (members,)).astype(np.float32)
+
+
+def check_names(names: Iterable[str], hyper: Mapping[str, Any], config: Config) -> None:
+    """Refuse what cannot move, all of it together, with the nearest name that can."""
+    problems = []
+    for name in names:
+        if name in hyper:
+            continue
+        if getattr(config, name, ...) is None:
+            problems.append(f"{name} is not set in the config: give it a first value there")
+        else:
+            problems.append(f"'{name}' is no setting that can move{nearest(name, hyper)}")
+    if problems:
+        raise ConfigError(f"{'; '.join(problems)} (those that can: {', '.join(sorted(hyper))})")

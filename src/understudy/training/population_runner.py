@@ -1,0 +1,111 @@
+"""Where the episodes of a generation are played, one by each policy on an environment of its own:
+in this process, or in others, far away."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from understudy.algorithms.base import Algorithm
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import Guard
+from understudy.envs.make import EnvSource
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.training.episode_runner import HostStage, Performance, Played, Told, finish
+from understudy.types import Spec
+
+TRIES = 3  # of an episode that faults keep cutting
+
+
+@final
+@dataclass(frozen=True)
+class Programme:
+    """What is played. It can travel: an environment is made where it is stepped."""
+
+    algorithm: Algorithm
+    source: EnvSource
+    spec: Spec
+    descriptor: Descriptor
+    episode_length: int | None
+    rows: int
+    seeds: EpisodeSeeds
+    workers: int
+    guard: Guard
+
+    def share(self, first: int, rows: int) -> "Programme":
+        """So many rows of it, which meet the episodes that they meet in the whole."""
+        return replace(self, rows=rows, seeds=replace(self.seeds, first_row=first))
+
+
+class Playhouse(abc.ABC):
+    """Plays episodes by their numbers. What becomes of one is a function of its policy, its row
+    and its number alone. Abstract; the final ones are for one process and for a cluster."""
+
+    @abc.abstractmethod
+    def play(
+        self,
+        policies: Any,
+        episode: int,
+        fresh: bool = False,
+        tell: Callable[[Told], None] | None = None,
+    ) -> Played:
+        """The episode of that number, of every row by its own policy; `fresh` ones are others than
+        those that policies are found by. Every step is told."""
+
+    @property
+    @abc.abstractmethod
+    def faults(self) -> dict[str, int]:
+        """What went wrong in the episodes that policies are found by and was survived, counted
+        since the start."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release environments and processes. Safe to call twice."""
+
+
+@final
+class HostPlayhouse(Playhouse):
+    """The environments are this process's own."""
+
+    def __init__(self, programme: Programme):
+        self._programme = programme
+        self._stage = self._open(programme.seeds)
+
+    @cached_property
+    def _fresh(self) -> HostStage:
+        return self._open(replace(self._programme.seeds, fixed=False).for_evaluation())
+
+    def _open(self, seeds: EpisodeSeeds) -> HostStage:
+        plan = self._programme
+        envs = plan.source.make_host(plan.rows, seeds, plan.workers, plan.guard, plan.descriptor)
+        envs.speak(plan.spec.action)
+        return HostStage(plan.algorithm, envs, plan.rows, 1, plan.descriptor, plan.episode_length)
+
+    def play(
+        self,
+        policies: Any,
+        episode: int,
+        fresh: bool = False,
+        tell: Callable[[Told], None] | None = None,
+    ) -> Played:
+        return finish(self.begin(policies, episode, fresh), tell)
+
+    def begin(self, policies: Any, episode: int, fresh: bool) -> Performance:
+        """As `play`, step by step."""
+        stage, rows = self._fresh if fresh else self._stage, self._programme.rows
+        action = self._programme.spec.action.stored
+        nothing_done = [np.zeros((0, *action.shape), action.dtype)] * rows
+        observation = stage.envs.replay(np.full(rows, episode), nothing_done)
+        return stage.steps(policies, observation, TRIES, only=True)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return self._stage.envs.faults
+
+    def close(self) -> None:
+        self._stage.envs.close()
+        if "_fresh" in self.__dict__:
+            self._fresh.envs.close()

@@ -1,0 +1,221 @@
+"""Where experience is kept: on the device, in the host's memory or on disk. That is decided, and
+said, before anything is allocated."""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from understudy.algorithms.base import Appetite, Replay
+from understudy.buffers import HostFilm
+from understudy.buffers.frame_batch import Drawn
+from understudy.training.feeding import create, size_in_bytes
+from understudy.training.program_cache import shared
+from understudy.training.setup import Setting
+from understudy.training.snapshot import Named, copy_to_file, to_host
+from understudy.types import ConfigError, Spec, Transition
+
+# Of what a place has, where there is a choice: on the device the rest is for learning, elsewhere
+# for the copy that a checkpoint is written from.
+SHARE = {"device": 0.8, "host": 0.4, "disk": 0.4}
+EVERYWHERE = tuple(SHARE)
+WORTH_SAYING = 2**30  # bytes
+LARGEST_DRAW = 2**26  # bytes that go to the device at once, unless one update needs more
+
+_log = logging.getLogger("understudy.training.replay")
+
+
+class Place(NamedTuple):
+    name: str  # device, host or disk
+    needed: int  # bytes
+    room: int  # bytes that we may take
+    words: str
+
+    def __str__(self) -> str:
+        return f"{_gib(self.needed)} {self.words}"
+
+
+def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
+    """The first of the `possible` places that holds all experience, or the one asked for."""
+    appetite = setting.algorithm.appetite
+    replay = isinstance(appetite, Replay)
+    asked = appetite.storage if replay else "device"
+    if asked not in ("auto", *possible):
+        raise ConfigError(
+            f"native environments keep replay on the device: replay_storage must be auto or "
+            f"device, got {asked!r}"
+        )
+    if replay and appetite.priority_exponent is not None:
+        possible = ("device",)
+    names = possible if asked == "auto" else (asked,)
+    places = [_look_at(name, setting, SHARE[name] if len(names) > 1 else 1) for name in names]
+    for place in places:
+        if place.needed <= place.room:
+            _announce(place, setting, asked)
+            return place
+    has = " or ".join(f"{place} (where {_gib(place.room)} are free for it)" for place in places)
+    raise ConfigError(
+        f"{'replay' if replay else 'a rollout'} needs {has}: lower "
+        f"{'buffer_size' if replay else 'horizon'} (or the number of seeds)"
+    )
+
+
+def make(setting: Setting, place: Place, sharding: NamedSharding | None = None) -> Any:
+    """Empty, with a member axis."""
+    appetite, spec = setting.algorithm.appetite, setting.spec
+    if place.name != "device":
+        assert isinstance(appetite, Replay)
+        return HostReplay(setting, appetite, directory() if place.name == "disk" else None)
+    return create_program(appetite, spec, setting.num_envs, setting.num_seeds, sharding)()
+
+
+@shared
+def create_program(
+    appetite: Appetite, spec: Spec, lanes: int, members: int, sharding: NamedSharding | None
+) -> Any:
+    """Makes empty experience, with a member axis."""
+    # A ring is too large to be made twice: the member axis is there from the beginning.
+    each = jax.vmap(lambda _: create(appetite, spec, lanes))
+    return jax.jit(lambda: each(jnp.arange(members)), out_shardings=sharding)
+
+
+@final
+class HostReplay:
+    """Replay that the host keeps, and draws from: what is drawn alone goes to the device."""
+
+    def __init__(self, setting: Setting, appetite: Replay, directory: Path | None):
+        members, lanes = setting.num_seeds, setting.num_envs
+        self._film = HostFilm(
+            setting.spec, appetite.buffer_size, lanes, members, appetite.sequences, directory
+        )
+        self.lanes, self._axes = lanes, (members, lanes)
+        self._seed, self._appetite, self._directory = setting.seed, appetite, directory
+        self._most: int | None = None
+
+    def add(self, report: Named) -> None:
+        """What the environments have reported, a row for each."""
+        rows = {name: x.reshape(*self._axes, *x.shape[1:]) for name, x in report.items()}
+        step = Transition(**{name: rows[name] for name in Transition._fields})  # type: ignore
+        self._film.add(step, rows["valid"], rows.get("memory"))
+
+    def draw(self, first: int, count: int) -> tuple[Drawn, int]:
+        """What updates number `first` to `first + count - 1` learn from, [members, updates, ...],
+        or the first of them, if that is too much at once; and how many those are."""
+        drawn = [self._draw(first)]
+        if self._most is None:
+            self._most = max(1, LARGEST_DRAW // sum(x.nbytes for x in jax.tree.leaves(drawn)))
+        count = min(count, self._most)
+        drawn += [self._draw(update) for update in range(first + 1, first + count)]
+        return jax.tree.map(_side_by_side, *drawn), count
+
+    def _draw(self, update: int) -> Drawn:
+        appetite = self._appetite
+        return self._film.sample(
+            appetite.batch_size, appetite.n_step, seed=self._seed, update=update
+        )
+
+    def named(self) -> Named:
+        """A copy: in memory, or of what is in a file, in another one."""
+        views = self._film.named()
+        if self._directory is not None:
+            return copy_to_file(views, self._directory)
+        return {name: to_host(array) for name, array in views.items()}
+
+    def put_back(self, arrays: Named) -> None:
+        self._film.put_back(arrays)
+
+
+def is_of_host(arrays: Named) -> bool:
+    """Whether these are what a `HostReplay` has named."""
+    return "slots" in arrays
+
+
+def directory() -> Path:
+    """For large files that nobody keeps: `TMPDIR`, else /var/tmp, because /tmp is often memory."""
+    for place in (os.environ.get("TMPDIR"), "/var/tmp"):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK):
+            return Path(place)
+    return Path(tempfile.gettempdir())
+
+
+def room(name: str) -> int:
+    """Bytes that a place has for us."""
+    if name == "device":
+        statistics = _device().memory_stats() or {}
+        limit = statistics.get("bytes_limit")
+        return _memory() if limit is None else limit - statistics.get("bytes_in_use", 0)
+    return _free_memory() if name == "host" else shutil.disk_usage(directory()).free
+
+
+def _look_at(name: str, setting: Setting, share: float | int) -> Place:
+    appetite: Appetite = setting.algorithm.appetite
+    each = size_in_bytes(appetite, setting.spec, setting.num_envs, on_host=name != "device")
+    members, on_device = setting.num_seeds, "in memory"
+    if _device().platform != "cpu":
+        on_device = "in device memory"
+        members = -(-members // setting.devices) if name == "device" else members
+    words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
+    return Place(name, each * members, int(share * room(name)), words[name])
+
+
+def _announce(place: Place, setting: Setting, asked: str) -> None:
+    """Of a small one nobody needs to know, unless it is not where it would be expected."""
+    evaded = asked == "auto" and place.name != "device"
+    if not isinstance(setting.algorithm.appetite, Replay):
+        return
+    if place.needed < WORTH_SAYING and not evaded:
+        return
+    seen = setting.spec.observation
+    frame = "×".join(map(str, seen.shape[1:] if seen.frames > 1 else seen.shape))
+    seeds = f"{setting.num_seeds} × " if setting.num_seeds > 1 else ""
+    steps = f"{seeds}{setting.algorithm.appetite.buffer_size:,} steps"
+    why = ", because the device cannot hold it" if evaded else ""
+    level = logging.WARNING if evaded else logging.INFO
+    _log.log(level, "replay: %s of %s %s, %s%s", steps, frame, seen.dtype, place, why)
+
+
+def _side_by_side(*arrays: np.ndarray) -> np.ndarray:
+    return arrays[0][:, None] if len(arrays) == 1 else np.stack(arrays, axis=1)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def _device() -> Any:
+    return jnp.zeros(()).devices().pop()
+
+
+def _memory() -> int:
+    """All that this machine, or this container, has."""
+    limit = _kernel_says("/sys/fs/cgroup/memory.max")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total if limit is None else min(limit, total)
+
+
+def _free_memory() -> int:
+    """What could be had without taking it from another process."""
+    free = _kernel_says("/proc/meminfo", "MemAvailable")
+    free = _memory() if free is None else free * 1024  # it is in kB; macOS does not say
+    limit, used = map(_kernel_says, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
+    if limit is None or used is None:
+        return free
+    cached = _kernel_says("/sys/fs/cgroup/memory.stat", "inactive_file") or 0
+    return min(free, limit - used + cached)
+
+
+def _kernel_says(path: str, name: str = "") -> int | None:
+    """A number in a file of Linux's, after its name if it has one."""
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{name}:?\s*(\d+)", Path(path).read_text(), re.MULTILINE)
+        return int(found[1]) if found else None
+    return None

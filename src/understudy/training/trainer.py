@@ -1,0 +1,301 @@
+"""What the host loop and the device loop have in common: the face they show to a run."""
+
+import abc
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from understudy.algorithms.base import Replay, Rollout
+from understudy.buffers import Rollout as StoredRollout
+from understudy.ops.schedules import Schedule
+from understudy.training.device_sharding import find_sharding
+from understudy.training.feeding import Experience
+from understudy.training.hyper_schedules import Movement, check_names, per_member
+from understudy.training.program_cache import shared
+from understudy.training.replay_placement import (
+    EVERYWHERE,
+    HostReplay,
+    choose,
+    create_program,
+    is_of_host,
+    make,
+)
+from understudy.training.seed_axis import INITIALISATION, member_keys
+from understudy.training.setup import Setting as Setting
+from understudy.training.snapshot import (
+    Named,
+    Position,
+    Snapshot,
+    name_leaves,
+    name_ring,
+    part_of,
+    put_back,
+    put_ring_back,
+    under,
+)
+from understudy.training.update_schedule import Cadence
+from understudy.training.updates import (
+    LONGEST_ROW_OF_DISCARDS,
+    Learner,
+    Meter,
+    begin,
+    diverged,
+    metric_names,
+    read_meter,
+)
+from understudy.types import ConfigError
+
+_log = logging.getLogger("understudy.training")
+
+
+@final
+@dataclass
+class Held:
+    """A learner and its experience, as they are."""
+
+    learner: Learner
+    experience: Experience | HostReplay
+
+
+class Trainer(abc.ABC):
+    """Advances K members by iterations. Abstract; the final ones are the two loops."""
+
+    places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
+    setting: Setting
+    cadence: Cadence
+    position: Position
+    held: Any  # what has the `learner` and the `experience`, [members, ...] each
+    movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
+    interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
+    goal: int | None = None  # set from outside: iterations beyond which nobody will ask for any
+
+    @abc.abstractmethod
+    def advance(self, iterations: int) -> None:
+        """Train on: that many steps of every environment, and the updates they owe; fewer if
+        `interrupted`."""
+
+    @abc.abstractmethod
+    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per member: returns and lengths of the episodes that ended since the last call."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release environments."""
+
+    def faults(self) -> dict[str, int]:
+        """What went wrong in environments and was survived, counted since the start."""
+        return {}
+
+    def facts(self) -> dict[str, float]:
+        """What else a log should tell, since the last call."""
+        return {}
+
+    @property
+    def learner(self) -> Learner:
+        return self.held.learner
+
+    @learner.setter
+    def learner(self, learner: Learner) -> None:
+        self.held.learner = learner
+
+    @property
+    def experience(self) -> Experience | HostReplay:
+        return self.held.experience
+
+    @experience.setter
+    def experience(self, experience: Experience | HostReplay) -> None:
+        self.held.experience = experience
+
+    def schedule(self, schedules: Mapping[str, Schedule]) -> None:
+        """Let hyper-parameters follow these from now on (and the config's own, where these name
+        no other). Curves without a length of their own span the run's horizon."""
+        config = self.setting.algorithm.config
+        wanted = {**config.schedules(), **schedules}
+        check_names(wanted, self.learner.state.hyper, config)
+        members = self.setting.num_seeds
+        self.movement = Movement(wanted, self.position.horizon, members, config) if wanted else None
+
+    def begin_training(self, total: int) -> None:
+        """Choose what depends on the length of the first training, and say so if a training up to
+        step `total` would hardly learn."""
+        if not self.position.first_training and not self.position.iterations:
+            self.position.first_training = total
+            self.cadence = self._make_cadence()
+        first = self.cadence.first_update_iteration * self.setting.num_envs
+        if self.position.iterations == 0 and first > total // 2:
+            learns = "and so learns little" if first <= total else "and so learns nothing"
+            _log.warning(
+                "the first update follows step %s of a training that ends at step %s, %s: train "
+                "longer, or lower %s", f"{first:,}", f"{total:,}", learns, self._waits_for(),
+            )  # fmt: skip
+
+    def _waits_for(self) -> str:
+        """The settings that put off the first update."""
+        rollouts = isinstance(self.setting.algorithm.appetite, Rollout)
+        return "horizon or num_envs" if rollouts else "min_buffer_size or update_every"
+
+    def _make_cadence(self) -> Cadence:
+        appetite = self.setting.algorithm.appetite
+        return Cadence.of(appetite, self.setting.num_envs, self.position.first_training)
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Change hyper-parameters now, for all members or for each; their schedules end."""
+        state, config = self.learner.state, self.setting.algorithm.config
+        check_names(values, state.hyper, config)
+        new = {
+            name: per_member(name, value, self.setting.num_seeds) for name, value in values.items()
+        }
+        for name, each in new.items():
+            for value in each:
+                config.check_moving(name, float(value))
+        if self.movement is not None:
+            self.movement.end(values)
+        hyper = {**state.hyper, **{name: jnp.asarray(each) for name, each in new.items()}}
+        self.learner = self.learner._replace(state=state._replace(hyper=hyper))
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Take over networks, [members, ...] each; targets follow."""
+        state = self.setting.algorithm.set_weights(self.learner.state, weights)
+        self.learner = self.learner._replace(state=state)
+
+    def snapshot(self, world: bool = True) -> Snapshot:
+        """A copy of everything on the host, between two iterations."""
+        return Snapshot(
+            position=replace(self.position),
+            learner=name_leaves(self.learner),
+            world=self._name_world() if world else None,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on, bit for bit, where the snapshot was taken.
+
+        Where it holds no world the environments begin anew, learning waits until the ring holds
+        `min_buffer_size` transitions again, and nothing is owed for the gap."""
+        if snapshot.world is None:
+            position = replace(snapshot.position, refilled_from=snapshot.position.iterations)
+        else:
+            position = replace(snapshot.position)
+            self._put_world_back(snapshot.world)
+        self.learner = put_back(self.learner, snapshot.learner)
+        self.position = position
+        self.cadence = self._make_cadence()
+        if position.refilled_from:
+            self.cadence = self.cadence.refilling(position.refilled_from)
+
+    def _name_world(self) -> Named:
+        """Experience, and what the loop itself adds to it."""
+        named = under("experience", self._name_experience())
+        return named | under("acting", self._name_acting())
+
+    def _put_world_back(self, world: Named) -> None:
+        self._put_experience_back(part_of(world, "experience"))
+        self._put_acting_back(part_of(world, "acting"))
+
+    def _name_experience(self) -> Named:
+        experience = self.experience
+        if isinstance(experience, HostReplay):
+            return experience.named()
+        rolled = isinstance(experience, StoredRollout)
+        return name_leaves(experience) if rolled else name_ring(experience)
+
+    def _put_experience_back(self, arrays: Named) -> None:
+        """Kept where it was, even if there would be more, or less, room elsewhere by now."""
+        on_host = is_of_host(arrays)
+        if on_host != isinstance(self.experience, HostReplay):
+            place = choose(self._roomy, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
+            self.experience = make(self._roomy, place)
+        experience = self.experience
+        if isinstance(experience, HostReplay):
+            experience.put_back(arrays)
+        elif isinstance(experience, StoredRollout):
+            self.experience = put_back(experience, arrays)
+        else:
+            self.experience = put_ring_back(experience, arrays)
+
+    @abc.abstractmethod
+    def _name_acting(self) -> Named:
+        """What acting and stepping have come to: environments, memory, random keys."""
+
+    @abc.abstractmethod
+    def _put_acting_back(self, acting: Named) -> None: ...
+
+    def settle(self) -> None:
+        """Wait until the device has done what it was given."""
+        jax.block_until_ready(self.learner)
+
+    @property
+    def steps(self) -> int:
+        """Transitions per member so far."""
+        return self.position.iterations * self.setting.num_envs
+
+    def diverged(self) -> np.ndarray:
+        """[members]: which of them have diverged and are frozen."""
+        return diverged(jax.device_get(self.learner.meter))
+
+    def policy(self) -> Any:
+        """The acting slice of every member."""
+        return self.setting.algorithm.policy(self.learner.state)
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Per-member means of the update metrics since the last call; what was not computed
+        in that time is absent. A member that has diverged is told of once."""
+        meter = jax.device_get(self.learner.meter)
+        means, fresh = read_meter(meter, self._metric_names)
+        for member in set(np.flatnonzero(diverged(meter)).tolist()) - self._told_of:
+            self._told_of.add(member)
+            _log.warning(
+                "seed %d diverged before step %d: its last %d updates were not finite. It is "
+                "frozen, and the other seeds go on", self.setting.seed + member, self.steps,
+                LONGEST_ROW_OF_DISCARDS,
+            )  # fmt: skip
+        self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
+        return means
+
+    def _start(self, kept_elsewhere: bool = False) -> tuple[Learner, Experience | HostReplay]:
+        """Initial states and no experience yet, with a member axis. Where others keep experience,
+        its container is the smallest there is: programs that take steps in write to one."""
+        algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
+        appetite, num_envs = algorithm.appetite, self.setting.num_envs
+        if isinstance(appetite, Rollout) and appetite.horizon * num_envs % appetite.minibatches:
+            raise ConfigError(
+                f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
+                f"into {appetite.minibatches} equal minibatches"
+            )
+        self._roomy = self.setting  # what experience was made for
+        self._sharding = find_sharding(self.setting)
+        place = None if kept_elsewhere else choose(self.setting, self.places)
+        self.position = Position()
+        self.cadence = self._make_cadence()
+        self._told_of: set[int] = set()  # members that have diverged
+        self._metric_names = metric_names(algorithm, spec, num_envs)
+        keys = member_keys(self.setting.seed, members, INITIALISATION)
+        first_learner = _begin_program(self.setting.unseeded, self._sharding)
+        learner = first_learner(jax.device_put(keys, self._sharding))
+        if place is None:
+            assert isinstance(appetite, Replay)
+            smallest = replace(appetite, buffer_size=1)
+            return learner, create_program(smallest, spec, num_envs, members, self._sharding)()
+        if place.name != "device":
+            return learner, make(self.setting, place)
+        return learner, make(self.setting, place, self._sharding)
+
+
+def learner_shapes(setting: Setting) -> Learner:
+    """What a trainer's learner looks like, before there is one."""
+    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
+    return jax.eval_shape(_begin_program(setting.unseeded, None), keys)
+
+
+@shared
+def _begin_program(setting: Setting, sharding: NamedSharding | None) -> Any:
+    """From a key for each member to learners that have learned nothing."""
+    names = metric_names(setting.algorithm, setting.spec, setting.num_envs)
+    initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
+    return jax.jit(jax.vmap(initial), out_shardings=sharding)

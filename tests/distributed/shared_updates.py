@@ -1,0 +1,77 @@
+"""Small learners with experience to learn from, for tests of updates that are shared."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from understudy.algorithms import find
+from understudy.training.feeding import add, create
+from understudy.training.seed_axis import over_members
+from understudy.training.setup import Setting
+from understudy.training.updates import begin, metric_names, updates
+from understudy.types import ArraySpec, Continuous, Discrete, Spec, Transition
+
+MOVING = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
+CHOOSING = Spec(ArraySpec((3,)), Discrete(3))
+SMALL = dict(hidden_sizes=(8,), learning_rate=1e-3)
+RING = dict(batch_size=12, buffer_size=40, start_steps=0, min_buffer_size=8)
+LANES = 4
+
+
+def make_setting(name, members=2, **settings):
+    cls = find(name)
+    ring = {} if name == "a2c" else RING
+    algorithm = cls(cls.config_class(**{**SMALL, **ring, **settings}))
+    spec = CHOOSING if name in ("ddqn", "a2c") else MOVING
+    return Setting(algorithm, spec, seed=0, num_seeds=members, num_envs=LANES)
+
+
+def make_learner(setting):
+    algorithm, spec = setting.algorithm, setting.spec
+    metrics = len(metric_names(algorithm, spec, LANES))
+    keys = jax.random.split(jax.random.PRNGKey(setting.seed), setting.num_seeds)
+    return jax.jit(jax.vmap(partial(begin, algorithm, spec, LANES, metrics)))(keys)
+
+
+def make_experience(setting, steps=8):
+    """The same number of steps for everyone, with some ends of episodes among them."""
+    rng = np.random.default_rng(0)
+    lead = (steps, setting.num_seeds, LANES)
+    if isinstance(setting.spec.action, Discrete):
+        action = rng.integers(0, setting.spec.action.n, lead).astype(np.int32)
+    else:
+        action = np.tanh(rng.normal(size=(*lead, 2))).astype(np.float32)
+    ended = rng.uniform(size=lead) < 0.2
+    all_steps = Transition(
+        observation=rng.normal(size=(*lead, 3)).astype(np.float32),
+        action=action,
+        reward=rng.normal(size=lead).astype(np.float32),
+        terminated=ended & (rng.uniform(size=lead) < 0.5),
+        last=ended,
+        next_observation=rng.normal(size=(*lead, 3)).astype(np.float32),
+    )
+    memory = getattr(setting.algorithm.config, "memory_width", 0)
+    remembered = rng.normal(size=(*lead, memory)).astype(np.float32) if memory else None
+
+    def fill(steps, remembered):
+        experience = create(setting.algorithm.appetite, setting.spec, LANES)
+
+        def one(experience, step):
+            return add(experience, step[0], jnp.ones(LANES, bool), step[1]), None
+
+        return jax.lax.scan(one, experience, (steps, remembered))[0]
+
+    return jax.jit(jax.vmap(fill, in_axes=1))(all_steps, remembered)
+
+
+def in_one_process(setting, learner, experience, first_index, count):
+    """What everything else is compared with: learner and priorities."""
+    one = partial(updates, setting.algorithm, first_index=jnp.int32(first_index), count=count)
+    return jax.jit(over_members(one, setting.num_seeds))(learner, experience)
+
+
+def close(one, two, tolerance=1e-5):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,274 @@
+"""Gradient workers on a real Ray: as one process, whatever becomes of them."""
+
+import itertools
+import math
+import os
+import signal
+import sys
+import types
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cluster_cases import kill, wait_for_death
+from shared_updates import close, in_one_process, make_experience, make_learner, make_setting
+
+from understudy.algorithms.sac import SAC
+from understudy.distributed import worker_pool as crew
+from understudy.distributed.config import Cluster
+from understudy.distributed.gradient_workers import GradientWorkers, check
+from understudy.types import ConfigError, UnderstudyError
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
+
+KINDS = {"sac": {}, "ddqn": dict(prioritised=True, target_update_interval=5)}
+UPDATES = 100
+TWO = dict(gradient_workers=2, cpus_each=0.5, patience=300.0)
+
+
+@cache
+def case(name):
+    setting = make_setting(name, members=1, **KINDS[name])
+    learner, experience = make_learner(setting), make_experience(setting)
+    return setting, learner, experience, in_one_process(setting, learner, experience, 0, UPDATES)
+
+
+def given(name):
+    """Learner and experience to be given away: programs take them over."""
+    return jax.tree.map(jnp.copy, case(name)[1:3])
+
+
+@pytest.fixture(scope="module")
+def of_ddqn(ray):
+    workers = GradientWorkers(case("ddqn")[0], Cluster(**TWO))
+    while workers.facts()["gradient_workers"] < 2:  # until both have started
+        workers.learn(*given("ddqn"), 0, 1)
+    yield workers
+    workers.close()
+
+
+def assert_as_one_process(name, learner, experience):
+    want, priorities = case(name)[3]
+    close(learner.state, want.state)
+    close(experience.priorities, priorities)
+    assert np.array_equal(learner.meter.count, want.meter.count)
+
+
+def test_a_hundred_updates_are_those_of_one_process(ray):
+    workers = GradientWorkers(case("sac")[0], Cluster(**TWO))
+    learner, experience = workers.learn(*given("sac"), 0, 60)
+    learner, experience = workers.learn(learner, experience, 60, UPDATES - 60)
+    assert_as_one_process("sac", learner, experience)
+    assert workers.facts() == {"gradient_workers": 2.0, "gradient_workers_replaced": 0.0}
+    actors = [worker.actor for worker in workers._crew.workers]
+    workers.close()
+    for actor in actors:
+        wait_for_death(ray, actor)
+
+
+@pytest.mark.slow
+def test_priorities_are_those_of_one_process(of_ddqn):
+    learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
+    assert_as_one_process("ddqn", learner, experience)
+
+
+@pytest.mark.fault(39, "a gradient worker that is killed is replaced, and its share done again")
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
+    of_ddqn.facts()
+    ask, victim = of_ddqn._crew.ask, of_ddqn._crew.workers[0].pid
+
+    def ask_and_kill(task):
+        number = ask(task)
+        if number % UPDATES == 0 and of_ddqn._crew.workers[0].pid == victim:
+            of_ddqn._crew._hand_out()
+            os.kill(victim, signal.SIGKILL)
+        return number
+
+    monkeypatch.setattr(of_ddqn._crew, "ask", ask_and_kill)
+    learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
+    assert_as_one_process("ddqn", learner, experience)
+    assert of_ddqn.facts()["gradient_workers_replaced"] == 1
+    while of_ddqn.facts()["gradient_workers"] < 2:  # the other one did its share meanwhile
+        learner, experience = of_ddqn.learn(learner, experience, UPDATES, 1)
+    assert of_ddqn._crew.workers[0].pid != victim
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    42, "a gradient worker that is silent is replaced; what it says later is ignored"
+)
+def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
+    learner, experience = of_ddqn.learn(*given("ddqn"), 0, 10)
+    crew_, hand_out = of_ddqn._crew, of_ddqn._crew._hand_out
+    sleeper = crew_.workers[0].pid
+
+    def hand_out_long_ago():
+        """As if patience with the sleeper had passed, and with no other worker."""
+        hand_out()
+        for worker in crew_.workers:
+            if worker.pid == sleeper:
+                worker.since = -math.inf
+
+    monkeypatch.setattr(crew_, "_hand_out", hand_out_long_ago)
+    monkeypatch.setattr(crew_._ray, "kill", lambda actor: None)  # it cannot be reached
+    os.kill(sleeper, signal.SIGSTOP)
+    try:
+        learner, experience = of_ddqn.learn(learner, experience, 10, 20)
+    finally:
+        os.kill(sleeper, signal.SIGCONT)
+    learner, experience = of_ddqn.learn(learner, experience, 30, UPDATES - 30)
+    assert_as_one_process("ddqn", learner, experience)
+    assert of_ddqn.facts()["gradient_workers_replaced"] == 1
+    kill(sleeper)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(43, "a full object store is tried again, a lost object is sent again")
+def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
+    put, get, puts, gets = ray.put, ray.get, [], []
+
+    def refusing(value):
+        puts.append(value)
+        if len(puts) % 10 == 5:
+            raise ray.exceptions.ObjectStoreFullError("full")
+        return put(value)
+
+    def losing(reference):
+        gets.append(reference)
+        if len(gets) % 10 < 2:  # also twice in a row
+            raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
+        return get(reference)
+
+    monkeypatch.setattr(ray, "get", losing)
+    monkeypatch.setattr(ray, "put", refusing)
+    learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
+    assert_as_one_process("ddqn", learner, experience)
+    assert len(puts) > UPDATES + 10 and len(gets) > 2 * UPDATES + 40
+
+    def full(value):
+        raise ray.exceptions.ObjectStoreFullError("full")
+
+    monkeypatch.setattr(ray, "put", full)
+    monkeypatch.setattr(crew, "PAUSE", 0.0)
+    with pytest.raises(UnderstudyError, match=r"object store lost or refused .* 5 times"):
+        of_ddqn.learn(learner, experience, UPDATES, 1)
+
+
+@pytest.mark.fault(44, "a gradient of a State that is too old is dropped and counted")
+def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
+    setting = case("ddqn")[0]
+    workers = GradientWorkers(setting, Cluster(**TWO, gradient_mode="async"))
+    monkeypatch.setattr(workers._crew, "next", _in_order(workers._crew.next))
+    before, ring = given("ddqn")
+    learner, experience = workers.learn(before, ring, 0, 20)
+    facts = workers.facts()
+    # Two are under way at any time: each but the first finds one update made since it began.
+    assert facts["gradient_staleness"] == 19 / 20 and facts["gradient_staleness_max"] == 1
+    assert facts["gradients_dropped"] == 0
+    learner, experience = workers.learn(learner, experience, 20, 5)
+    assert list(learner.state.updates) == [25]
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(learner.state))
+    moved = zip(*(jax.tree.leaves(one.state.critic) for one in (before, learner)), strict=True)
+    assert not any(np.array_equal(old, new) for old, new in moved)
+    assert not np.array_equal(learner.state.key, before.state.key)
+    assert workers.facts()["gradient_staleness"] == 1
+    workers._most_stale = -1  # however fresh
+    monkeypatch.setattr(workers, "_draw", _stop_after(workers._draw, 4))
+    with pytest.raises(StopIteration):
+        workers.learn(learner, experience, 25, 1)
+    dropped = workers.facts()
+    assert dropped["gradients_dropped"] == 4 and "gradient_staleness" not in dropped
+    workers.close()
+
+
+def _in_order(answer):
+    """Answers in the order of their tasks, however long a worker takes."""
+    arrived, numbers = {}, itertools.count(1)
+
+    def in_order():
+        wanted = next(numbers)
+        while wanted not in arrived:
+            number, gradient = answer()
+            arrived[number] = gradient
+        return wanted, arrived.pop(wanted)
+
+    return in_order
+
+
+def _stop_after(draw, times):
+    left = iter(range(times))
+
+    def limited(*arguments):
+        next(left)
+        return draw(*arguments)
+
+    return limited
+
+
+@pytest.mark.slow
+def test_rollouts_and_their_minibatches(ray):
+    setting = make_setting("a2c", members=2, horizon=4, minibatches=2)
+    learner, experience = make_learner(setting), make_experience(setting, steps=4)
+    want, _ = in_one_process(setting, learner, experience, 6, 2)
+    workers = GradientWorkers(setting, Cluster(**TWO))
+    got, _ = workers.learn(learner, experience, 6, 2)
+    workers.close()
+    close(got.state, want.state)
+
+
+def _unknown_to_workers():
+    """A function of a module that only this process has."""
+    module = sys.modules["only_here"] = types.ModuleType("only_here")
+    exec("def addon(actor, batch, key): ...", vars(module))
+    return module.addon
+
+
+def _known_to_workers():
+    def addon(actor, batch, key):
+        raise ConfigError("this add-on is broken")
+
+    return addon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("addon", "error", "words"),
+    [
+        (_known_to_workers(), ConfigError, "^this add-on is broken"),
+        pytest.param(
+            _unknown_to_workers(),
+            UnderstudyError,
+            "cannot start: ModuleNotFoundError",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):
+    setting, learner, experience, _ = case("sac")
+    broken = SAC(setting.algorithm.config, loss_addons=(addon,))
+    workers = GradientWorkers(setting, Cluster(**TWO))
+    workers.close()
+    workers._crew = crew.Crew(ray, replace(setting, algorithm=broken), Cluster(**TWO))
+    with pytest.raises(error, match=words):
+        workers.learn(learner, experience, 0, 1)
+    workers.close()
+
+
+def test_no_worker_at_all_is_an_error_in_time(ray):
+    setting, learner, experience, _ = case("sac")
+    workers = GradientWorkers(setting, Cluster(gradient_workers=2, cpus_each=16.0, patience=1.0))
+    with pytest.raises(UnderstudyError, match=r"no gradient worker has answered for 2 s .*cores"):
+        workers.learn(learner, experience, 0, 1)
+    workers.close()
+
+
+def test_what_workers_cannot_do_is_refused_before_they_start():
+    a2c, sac = make_setting("a2c"), make_setting("sac")
+    with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5 gradient workers"):
+        check(sac, Cluster(gradient_workers=5))
+    check(sac, Cluster(gradient_workers=5, gradient_mode="async"))
+    with pytest.raises(ConfigError, match="gradient_mode='async' needs replay: A2C"):
+        check(a2c, Cluster(gradient_workers=2, gradient_mode="async"))

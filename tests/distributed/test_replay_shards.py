@@ -1,0 +1,251 @@
+"""Replay that lies with the gradient workers, on a real Ray: as if it lay in one place."""
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cluster_cases import wait_for_death
+from shared_updates import LANES, close, make_learner, make_setting
+
+import understudy as us
+from understudy.algorithms.base import Aux
+from understudy.distributed.config import Cluster
+from understudy.distributed.gradient_workers import check
+from understudy.distributed.replay_shards import ShardedWorkers, _add, part_kept
+from understudy.errors import CheckpointError, ClusterError
+from understudy.training.collector import step_fields
+from understudy.training.feeding import create
+from understudy.training.fragments import Fragment
+from understudy.training.step_packing import Parcel
+from understudy.training.updates import Ready, finish, ready
+from understudy.types import ConfigError
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
+SHARDED = dict(gradient_workers=2, collectors=2, cpus_each=0.5, replay="sharded")
+CLUSTER, ENVS, MEMBERS = Cluster(**SHARDED), LANES // 2, 2
+LEARNING_FROM, SIZE, STEPS = 20, 4_000, 160
+CONFIG = us.SACConfig(
+    hidden_sizes=(8,), batch_size=8, buffer_size=SIZE, start_steps=10, normalise_observations=True,
+    min_buffer_size=LEARNING_FROM,
+)  # fmt: skip
+RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
+
+
+SETTING = make_setting("ddqn", members=MEMBERS, target_update_interval=5)
+
+
+def make_fragment(seed, steps=6):
+    """What a collector has brought."""
+    rng, rows = np.random.default_rng(seed), MEMBERS * steps * ENVS
+    ended = rng.uniform(size=rows) < 0.2
+    arrays = dict.fromkeys(step_fields(SETTING), 0) | {
+        "observation": rng.normal(size=(rows, 3)),
+        "action": rng.integers(0, 3, rows),
+        "reward": rng.normal(size=rows),
+        "terminated": ended & (rng.uniform(size=rows) < 0.5),
+        "last": ended,
+        "next_observation": rng.normal(size=(rows, 3)),
+        "valid": True,
+    }
+    packed = Parcel(step_fields(SETTING)).pack(rows, arrays)
+    return Fragment(packed.reshape(MEMBERS, steps, ENVS, -1), np.full(MEMBERS, 7, np.int32))
+
+
+class InOneProcess:
+    """One member's updates, of rows that are drawn from the same rings by the same keys: one batch,
+    whose rows have the weight of what they stand for. (DDQN's gradients have no noise.)"""
+
+    def __init__(self, member, learner):
+        self.learner, self._member = jax.tree.map(lambda x: x[member], learner), member
+        appetite, lanes = part_kept(SETTING, CLUSTER, 0)
+        self._rings = [create(appetite, SETTING.spec, lanes) for _ in range(2)]
+        self._add = jax.jit(partial(_add, Parcel(step_fields(SETTING))))
+        self._one = jax.jit(self._update, static_argnums=(2, 3))
+
+    def add(self, place, fragment):
+        own = Fragment(fragment.blocks[self._member], jnp.int32(0))
+        self._rings[place] = self._add(self._rings[place], own)
+
+    def learn(self, index):
+        due = SETTING.algorithm.due(index)
+        rings = {place: ring for place, ring in enumerate(self._rings) if ring.stored.sum()}
+        self.learner = self._one(self.learner, list(rings.values()), tuple(rings), due)
+
+    def _update(self, learner, rings, places, due):
+        algorithm, state = SETTING.algorithm, learner.state
+        half = type(algorithm)(replace(algorithm.config, batch_size=6))
+        total, batches = sum(ring.stored.sum() for ring in rings), []
+        for place, ring in zip(places, rings, strict=True):
+            own = state._replace(key=jax.random.fold_in(state.key, place))
+            batch = ready(half, own, ring).batch
+            weight = batch.weight * ring.stored.sum() / total * len(rings)
+            batches.append(batch._replace(weight=weight))
+        batch = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
+        gradients, aux = algorithm.gradients(state, batch, state.key, due)
+        next_key = jax.random.split(state.key, 3)[0]
+        now = Ready(None, None, next_key, next_key)
+        return finish(algorithm, learner, now, gradients, Aux(aux.metrics, aux.priorities))[0]
+
+
+def test_updates_are_those_of_one_process_that_draws_the_same_rows():
+    workers, learner = ShardedWorkers(SETTING, CLUSTER), make_learner(SETTING)
+    singles = [InOneProcess(member, learner) for member in range(MEMBERS)]
+    index = 0
+    for number, (collector, updates) in enumerate([(0, 2), (1, 6), (0, 4)]):
+        workers.add(collector, make_fragment(number))
+        learner, _ = workers.learn(learner, None, index, updates)
+        for single in singles:
+            single.add(collector, make_fragment(number))
+            for each in range(updates):
+                single.learn(index + each)
+        index += updates
+    for member, single in enumerate(singles):
+        close(jax.tree.map(lambda x, m=member: x[m], learner.state), single.learner.state)
+    assert list(learner.state.updates) == [index] * MEMBERS
+    facts = workers.facts()
+    assert facts["gradient_workers"] == 2
+    assert facts["gradient_shares_missed"] == 2  # before anything was brought to the other
+    workers.close()
+
+
+@pytest.mark.slow
+def test_on_arrival_everyone_draws_for_itself_who_keeps_something():
+    cluster = replace(CLUSTER, gradient_mode="async", max_staleness=40)
+    workers, learner = ShardedWorkers(SETTING, cluster), make_learner(SETTING)
+    with pytest.raises(ClusterError, match="none of 2 gradient workers keeps a step"):
+        workers.learn(learner, None, 0, 1)
+    workers.add(1, make_fragment(0))
+    learner, _ = workers.learn(learner, None, 0, 5)
+    assert workers.facts()["gradient_staleness_max"] == 0  # there is one who can
+    workers.add(0, make_fragment(1))
+    updates, stale = 5, 0
+    while not stale:  # until the other one takes part
+        learner, _ = workers.learn(learner, None, updates, 1)
+        updates, stale = updates + 1, workers.facts()["gradient_staleness_max"]
+    assert list(learner.state.updates) == [updates] * MEMBERS
+    workers.close()
+
+
+def make_agent(**cluster):
+    cluster = Cluster(**(SHARDED | dict(fragment=10) | cluster))
+    return us.SAC("Pendulum-v1", CONFIG, seed=0, num_envs=1, cluster=cluster)
+
+
+def train(agent, steps, *observers):
+    agent.train(steps, run=RUN, observers=observers, progress=False)
+
+
+def workers_of(agent):
+    return agent._ensure_trainer()._workers
+
+
+def rings_of(agent):
+    return workers_of(agent).named()
+
+
+def stored_by(agent):
+    rings = rings_of(agent)
+    return [int(rings[f"shard.{place}.stored"].sum()) for place in range(2)]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_unbroken_one(tmp_path):
+    unbroken = make_agent(mode="sync")
+    train(unbroken, 40)
+    unbroken.save(tmp_path / "kept")
+    resumed = us.load(tmp_path / "kept")
+    for agent in (unbroken, resumed):
+        train(agent, 40)
+        assert agent.steps == 80
+        assert agent._ensure_trainer().position.updates == 80 - LEARNING_FROM
+        assert stored_by(agent) == [40, 40]
+    # Nothing was kept twice: the learner has room for hardly a step.
+    ring = unbroken._ensure_trainer().experience
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(ring)) < 1_000
+    want, got = (agent._ensure_trainer() for agent in (unbroken, resumed))
+    assert jax.tree.all(jax.tree.map(np.array_equal, want.learner.state, got.learner.state))
+    one, two = rings_of(unbroken), rings_of(resumed)
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    running = want.learner.state.running.observation
+    assert int(running.count[0]) == 80  # statistics are the learner's
+    unbroken.close()
+    with pytest.raises(CheckpointError, match="does not hold the replay of 2 gradient workers"):
+        workers_of(resumed).put_back({"shard.0.cursor": np.zeros(1)})
+    resumed.close()
+
+
+@pytest.mark.fault(39, "a gradient worker that keeps replay is replaced; only its part is lost")
+@pytest.mark.parametrize(
+    ("gradient_mode", "victims"),
+    [("sync", (0, 1)), ("async", (0,))],
+)
+@pytest.mark.slow
+def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, victims):
+    # In rounds: both collectors deliver before and after the blow.
+    agent, struck = make_agent(mode="sync", gradient_mode=gradient_mode), {}
+    workers = workers_of(agent).workers
+
+    def strike(facts):
+        if not struck and facts["time/total_steps"] >= 60:
+            for place in victims:
+                struck[place] = workers[place].actor
+                os.kill(ray.get(struck[place].pid.remote()), signal.SIGKILL)
+                wait_for_death(ray, struck[place])
+
+    train(agent, STEPS, strike)
+    position = agent._ensure_trainer().position
+    assert agent.steps == STEPS and position.updates == STEPS - LEARNING_FROM
+    for place in victims:
+        assert workers[place].actor is not struck[place]
+        assert ray.get(workers[place].actor.pid.remote()) > 0
+    stored = stored_by(agent)
+    assert min(stored) > 0 and sum(stored) <= STEPS - 20
+    agent.close()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(43, "a fragment or a State that Ray loses is sent again")
+def test_lost_objects_are_sent_again(ray, monkeypatch):
+    workers, learner = ShardedWorkers(SETTING, CLUSTER), make_learner(SETTING)
+    get, gets = ray.get, []
+
+    def losing(reference):
+        gets.append(reference)
+        if len(gets) % 4 == 1:
+            raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
+        return get(reference)
+
+    monkeypatch.setattr(ray, "get", losing)
+    for number, collector in enumerate((0, 0, 1)):
+        workers.add(collector, make_fragment(number, steps=4))
+    learner, _ = workers.learn(learner, None, 0, 10)
+    assert list(learner.state.updates) == [10] * MEMBERS and len(gets) > 20
+    kept = workers.named()  # once, though it was sent again when its arrival was not heard of
+    assert (kept["shard.0.stored"] == 8).all() and (kept["shard.1.stored"] == 4).all()
+
+    def lose(reference):
+        raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
+
+    monkeypatch.setattr(ray, "get", lose)
+    with pytest.raises(ClusterError, match=r"worker 0 has failed 5 times in a row: .* answer lost"):
+        workers.learn(learner, None, 10, 1)
+    workers.close()
+
+
+def test_what_cannot_be_sharded_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match="needs a collector for each of the gradient_workers"):
+        replace(CLUSTER, collectors=1)
+    with pytest.raises(ConfigError, match="needs replay, which A2C has none of"):
+        us.A2C("CartPole-v1", cluster=CLUSTER).train(1, progress=False)
+    with pytest.raises(ConfigError, match="cannot be prioritised"):
+        check(make_setting("ddqn", prioritised=True), CLUSTER)
+    with pytest.raises(ConfigError, match=r"memory of the gradient workers: .* got 'disk'"):
+        check(make_setting("sac", replay_storage="disk"), CLUSTER)
+    with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5"):
+        check(make_setting("sac"), replace(CLUSTER, gradient_workers=5, collectors=5))

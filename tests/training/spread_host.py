@@ -1,0 +1,38 @@
+"""One of several processes that train one learner: INDEX PORT FILE."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from spread_cases import REPLAY, learned, trainer_of
+
+from understudy.training.devices import join_hosts
+
+RUNS = [
+    dict(name="sac", env="jax:Pendulum-v1", **REPLAY),
+    dict(name="ddqn", env="CartPole-v1", **REPLAY),
+]
+STEPS = 20
+
+
+def results(devices):
+    """What each of the runs has learned, also across a snapshot."""
+    for settings in RUNS:
+        trainer, resumed = (trainer_of(**settings, devices=devices) for _ in range(2))
+        trainer.advance(STEPS)
+        resumed.restore(trainer.snapshot())
+        resumed.advance(STEPS)
+        assert resumed.metrics()
+        yield from learned(resumed)
+        for each in (trainer, resumed):
+            each.close()
+
+
+if __name__ == "__main__":
+    index, port, file = sys.argv[1:]
+    join_hosts(f"127.0.0.1:{port}", 2, int(index))
+    np.savez(file, *results(jax.device_count()))

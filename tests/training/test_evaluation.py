@@ -1,0 +1,220 @@
+"""Evaluation counts every episode once, whatever its length, and repeats itself exactly."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from understudy.algorithms import find
+from understudy.algorithms.base import Algorithm
+from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.serial import SerialEnvs
+from understudy.training.evaluation import EvaluationPlan, HostEvaluator, NativeEvaluator
+from understudy.training.trainer import Setting
+from understudy.types import ArraySpec, Continuous, Spec
+
+SPEC = Spec(ArraySpec((2,)), Continuous((-1.0,), (3.0,), (1,)))
+LONGEST = 17
+
+
+class Same(Algorithm):
+    """Always does what its policy says, plus a hundredth per step since the episode began."""
+
+    name, supported_actions = "same", (Continuous,)
+    config_class = find("sac").config_class
+
+    appetite = property(lambda self: self.config.appetite)
+
+    def act(self, policy, memory, observation, first, key, explore):
+        assert explore is False, "evaluation is deterministic"
+        memory = jnp.where(first, 0, memory + 1)
+        action = jnp.broadcast_to(policy, (len(observation), 1)) + 0.01 * memory[:, None]
+        return action, memory, {}
+
+    def memory(self, policy, num_envs):
+        return jnp.full(num_envs, 50, jnp.int32)  # never read: every episode begins with `first`
+
+    def _unused(self, *arguments):
+        raise AssertionError("evaluation only acts")
+
+    init = policy = due = gradients = apply = choose = _unused
+
+
+def native(env, members, episodes, seed):
+    return NativeEvaluator(
+        Setting(Same(), env.spec, seed, members, 1), env, EvaluationPlan(episodes)
+    )
+
+
+class Seeded(gymnasium.Env):
+    """An episode's length is its seed's; the reward is 1 a step, or the action it was given."""
+
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 3.0, (1,), np.float32)
+
+    def __init__(self, pays_action: bool = False):
+        self.pays_action = pays_action
+
+    def reset(self, *, seed=None, options=None):
+        self.time, self.length = 0, length_of(seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        over = self.time >= self.length
+        reward = float(action[0]) if self.pays_action else 1.0
+        # By turns a true end and a time limit: both end an episode.
+        return np.zeros(2, np.float32), reward, over and self.length % 2 == 0, over, {}
+
+
+def length_of(seed):
+    return 1 + seed % LONGEST
+
+
+def host_evaluator(members, episodes, seed=0, **settings):
+    seeds = EpisodeSeeds(seed, episodes, members).for_evaluation()
+    envs = SerialEnvs([lambda: Seeded(**settings)] * (members * episodes), seeds)
+    return HostEvaluator(
+        Setting(Same(), envs.spec, seed, members, 1), envs, EvaluationPlan(episodes)
+    ), seeds
+
+
+class Walk(NamedTuple):
+    time: Any
+    length: Any
+
+
+@dataclass(frozen=True)
+class RandomLength(NativeEnv):
+    """1 a step; 1000 × length with the last; a fortune for every step after it."""
+
+    pays_action: bool = False
+    max_steps: int = LONGEST
+    spec: Spec = SPEC
+
+    def reset(self, key):
+        return Walk(jnp.int32(0), jax.random.randint(key, (), 1, LONGEST + 1)), jnp.zeros(2)
+
+    def step(self, state, action, key):
+        time = state.time + 1
+        last, beyond = time == state.length, time > state.length
+        reward = action[0] if self.pays_action else 1.0 + 1000.0 * last * state.length
+        reward = jnp.where(beyond, 1e9, reward)
+        over = last | beyond
+        return NativeStep(Walk(time, state.length), jnp.zeros(2), reward, over, over & (time > 4))
+
+
+def policies(*values):
+    return jnp.array(values, jnp.float32)
+
+
+def in_real_units(start, steps):
+    """The sum of what `Same` does in an episode, from [-1, 1] to the bounds -1 … 3."""
+    return sum(2 * (start + 0.01 * time) + 1 for time in range(steps))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_host_returns_are_the_lengths(members):
+    episodes = 6
+    evaluator, seeds = host_evaluator(members, episodes)
+    lengths = [length_of(seeds(row, 0)) for row in range(members * episodes)]
+    assert len(set(lengths)) > 2  # the longest must not push out the shortest
+    returns = evaluator.play(policies(*[0.0] * members)).returns
+    np.testing.assert_array_equal(returns, np.reshape(lengths, (members, episodes)))
+
+
+def test_host_evaluation_repeats_itself():
+    evaluator, _ = host_evaluator(2, 4, pays_action=True)
+    first = evaluator.play(policies(0.1, 0.2)).returns
+    other = evaluator.play(policies(-0.5, 0.2)).returns
+    np.testing.assert_array_equal(evaluator.play(policies(0.1, 0.2)).returns, first)
+    assert (other[0] != first[0]).all() and (other[1] == first[1]).all()
+
+
+def test_host_members_play_their_own_policies():
+    evaluator, seeds = host_evaluator(2, 3, pays_action=True)
+    returns = evaluator.play(policies(-0.4, 0.6)).returns
+    for row, value in enumerate([-0.4] * 3 + [0.6] * 3):
+        expected = in_real_units(value, length_of(seeds(row, 0)))
+        assert returns[row // 3, row % 3] == pytest.approx(expected, abs=1e-4)
+
+
+def test_another_seed_is_another_evaluation():
+    one, other = (host_evaluator(1, 8, seed=seed)[0].play(policies(0.0)).returns for seed in (0, 1))
+    assert (one != other).any()
+
+
+def test_a_members_episodes_are_those_of_the_single_run():
+    several = host_evaluator(3, 4, seed=5)[0].play(policies(0.0, 0.0, 0.0)).returns
+    single = host_evaluator(1, 4, seed=7)[0].play(policies(0.0)).returns
+    np.testing.assert_array_equal(several[2], single[0])
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_native_episodes_are_counted_whole_and_once(members):
+    evaluator = native(RandomLength(), members, 8, seed=0)
+    returns = evaluator.play(policies(*[0.0] * members)).returns
+    assert returns.shape == (members, 8) and returns.dtype == np.float64
+    length, steps = np.divmod(returns, 1000)
+    np.testing.assert_array_equal(steps, length)
+    assert len(np.unique(length)) > 2 and length.max() <= LONGEST
+    assert members == 1 or len({tuple(row) for row in length}) == members
+
+
+def test_native_evaluation_repeats_itself_and_members_differ():
+    evaluator = native(RandomLength(pays_action=True), 2, 5, seed=3)
+    lengths = native(RandomLength(), 2, 5, seed=3).play(policies(0, 0)).returns % 1000
+    returns = evaluator.play(policies(-0.4, 0.6)).returns
+    np.testing.assert_array_equal(evaluator.play(policies(-0.4, 0.6)).returns, returns)
+    for member, value in enumerate([-0.4, 0.6]):
+        expected = [in_real_units(value, int(length)) for length in lengths[member]]
+        np.testing.assert_allclose(returns[member], expected, atol=1e-4)
+
+
+def test_a_native_members_episodes_are_those_of_the_single_run():
+    several = native(RandomLength(), 3, 6, seed=5).play(policies(0, 0, 0)).returns
+    single = native(RandomLength(), 1, 6, seed=7).play(policies(0)).returns
+    np.testing.assert_array_equal(several[2], single[0])
+
+
+class Fragile(Seeded):
+    """Breaks once, at the first step of all."""
+
+    broken = False
+
+    def step(self, action):
+        if self.time == 0 and not Fragile.broken:
+            Fragile.broken = True
+            raise RuntimeError("cable")
+        return super().step(action)
+
+
+def test_an_episode_that_was_cut_by_a_fault_is_played_again():
+    Fragile.broken = False
+    envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
+    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(2))
+    returns = evaluator.play(jnp.zeros((1, 1))).returns
+    seeds = EpisodeSeeds(0, 2)
+    assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]
+    evaluator.close()
+
+
+def test_environments_that_have_finished_are_not_stepped_further():
+    class Counted(Seeded):
+        stepped = 0
+
+        def step(self, action):
+            Counted.stepped += 1
+            return super().step(action)
+
+    seeds = EpisodeSeeds(0, 5).for_evaluation()
+    envs = SerialEnvs([Counted] * 5, seeds)
+    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(5))
+    returns = evaluator.play(jnp.zeros((1, 1))).returns
+    assert Counted.stepped == returns.sum() == sum(length_of(seeds(row, 0)) for row in range(5))
+    evaluator.close()

@@ -1,0 +1,97 @@
+"""All of a tree's arrays by name, and back: every leaf or none."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from understudy.buffers import replay as ring
+from understudy.training.snapshot import name_leaves, name_ring, put_back, put_ring_back
+from understudy.types import ArraySpec, CheckpointError, Discrete, Spec, Transition
+
+pytestmark = pytest.mark.agents
+
+add = jax.jit(ring.add)
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+def a_tree(scale=1.0):
+    return {
+        "weights": [jnp.arange(6.0).reshape(2, 3) * scale, jnp.float32(0.1 * scale)],
+        "moments": Pair(left={"count": jnp.int32(7)}, right=(jnp.zeros((0, 4)),)),
+        "key": jnp.array([1, 2**32 - 1], jnp.uint32),
+        "nothing": None,
+    }
+
+
+def test_a_nested_tree_comes_back():
+    back = put_back(a_tree(scale=0.0), name_leaves(a_tree()))
+    assert jax.tree.structure(back) == jax.tree.structure(a_tree())
+    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(a_tree()), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_typed_random_key_comes_back():
+    key = jax.random.split(jax.random.key(3), 2)
+    back = put_back({"key": jax.random.split(jax.random.key(0), 2)}, name_leaves({"key": key}))
+    np.testing.assert_array_equal(jax.random.bits(back["key"][1]), jax.random.bits(key[1]))
+
+
+def test_a_copy_does_not_change_with_its_original():
+    original = np.zeros(3, np.float32)
+    named = name_leaves({"x": original})
+    original[:] = 1.0
+    assert named["x"].sum() == 0.0
+
+
+def test_all_differences_are_listed():
+    arrays = {"a": np.zeros(3, "f4"), "b": np.zeros(2, "f4"), "old": np.zeros(1, "f4")}
+    template = {"a": jnp.zeros((3, 1)), "b": jnp.zeros(2, jnp.int32), "new": jnp.zeros(())}
+    with pytest.raises(CheckpointError) as error:
+        put_back(template, arrays)
+    for difference in (
+        "a is float32[3], not float32[3, 1]",
+        "b is float32[2], not int32[2]",
+        "new is missing",
+        "old is unknown",
+    ):
+        assert difference in str(error.value)
+
+
+def test_many_differences_are_counted():
+    template = {f"layer{i}": jnp.zeros(1) for i in range(12)}
+    with pytest.raises(CheckpointError, match="and 7 more"):
+        put_back(template, {})
+
+
+def test_two_leaves_never_share_a_name():
+    with pytest.raises(CheckpointError, match="same name"):
+        name_leaves({"a.b": jnp.zeros(1), "a": {"b": jnp.ones(1)}})
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 13])
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_a_ring_is_stored_without_what_was_never_written(steps, prioritised):
+    spec, lanes = Spec(ArraySpec((2,)), Discrete(3)), 2
+    full = ring.create(spec, 10, lanes, prioritised)
+    for t in range(steps):
+        row = np.full((lanes,), t, np.float32)
+        step = Transition(
+            np.stack([row, row], 1), row.astype(np.int32), row, row > 99, row > 99,
+            np.stack([row, row], 1),
+        )  # fmt: skip
+        full = add(full, step, np.array([True, t % 2 == 0]))
+    full = jax.tree.map(lambda x: x[None], full)
+    named = name_ring(full)
+    assert named["storage.reward"].shape[2] == min(steps + 1, full.storage.reward.shape[2])
+    empty = jax.tree.map(jnp.zeros_like, full)
+    back = put_ring_back(empty, named)
+    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(full), strict=True):
+        np.testing.assert_array_equal(one, other)
