@@ -11,7 +11,7 @@ import pytest
 from algorithm_cases import SPEC, compiled, make_batch, mapped, settled
 from scipy import stats
 
-from understudy.algorithms.mpo import MPO, MPOConfig, learner
+from understudy.algorithms.mpo import MPO, MPOConfig, mpo
 from understudy.types import ArraySpec, Discrete, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -107,7 +107,7 @@ def known_noise(patch):
         asked.append(key)
         return jnp.asarray(NOISE[(len(asked) - 1) % 2].reshape(8, size), jnp.float32)
 
-    patch.setattr(learner, "row_normals", known)
+    patch.setattr(mpo, "row_normals", known)
 
 
 @cache

@@ -16,7 +16,7 @@ NOISE = np.random.default_rng(5).normal(size=(8, 2)) * 2.5
 @cache
 def computed(name, use_log=True, critic_subset=None):
     """Gradients, metrics and priorities with known noise in place of the drawn one."""
-    learner = importlib.import_module(f"understudy.algorithms.{name}.learner")
+    learner = importlib.import_module(f"understudy.algorithms.{name}.{name}")
     settings = dict(num_critics=3)
     if name == "sac":
         settings |= dict(use_log_entropy=use_log, initial_entropy_coeff=0.3)

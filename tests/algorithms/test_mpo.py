@@ -33,7 +33,7 @@ from mpo_cases import (
 from scipy import stats
 
 from understudy.algorithms.base import Algorithm, mean_of_shards
-from understudy.algorithms.mpo import MPO, MPOConfig, learner
+from understudy.algorithms.mpo import MPO, MPOConfig, mpo
 from understudy.networks import CategoricalActor
 from understudy.types import (
     ArraySpec,
@@ -106,8 +106,8 @@ def test_noise_differs_by_row_by_key_and_by_state():
     def drawn_noise(state):
         drawn = []
         with pytest.MonkeyPatch.context() as patch:
-            real = learner.row_normals
-            patch.setattr(learner, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
+            real = mpo.row_normals
+            patch.setattr(mpo, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
             made.algorithm.gradients(state, copies, KEY, made.algorithm.due(0))
         return drawn
 

@@ -261,7 +261,7 @@ def test_addons_of_an_agent_that_remembers():
     # a teacher of large actions: who comes near to it does not keep its own small
     loud = eqx.tree_at(lambda actor: actor.head.bias, learned.actor, jnp.array([2.0, -1.0]))
     teacher = lend(loud, learned.critic)
-    with pytest.raises(us.UnderstudyError, match=r"give understudy\.nets\.lend"):
+    with pytest.raises(us.UnderstudyError, match=r"give understudy\.networks\.lend"):
         us.kl_to_reference(learned.actor, 1.0)
     sizes, distances = [], []
     for penalty, nearness in ((30.0, 0.0), (0.0, 30.0)):

@@ -84,7 +84,7 @@ def test_every_kind_of_policy_is_there():
     acting = [case(kind).policy[0] for kind in EVERY]
     heads = [one.members if isinstance(one, Critics) else one for one in acting]
     names = {type(head).__name__ for head in heads}
-    actors = {name for name in vars(us.nets) if name.endswith("Actor")}
+    actors = {name for name in vars(us.networks) if name.endswith("Actor")}
     assert names == {*actors, "QValues", "DuelingQValues"}
     settings = [told[2] for told in EVERY.values()]
     assert {s.get("activation") for s in settings} >= {"tanh", "relu", "elu", "silu", "gelu"}

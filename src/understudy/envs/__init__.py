@@ -1,29 +1,30 @@
-"""The only room that knows Gymnasium. Imports nothing until asked: workers live in it too."""
+"""Environments: the only package that imports Gymnasium. Names are imported when first used,
+because worker processes import this package too."""
 
 import importlib
 from typing import Any
 
 _HOME = {
-    "AtariSettings": "ale",
-    "Brax": "brax_env",
+    "AtariSettings": "atari",
+    "Brax": "brax",
     "CheckReport": "check",
-    "atari": "ale",
-    "brax": "brax_env",
+    "atari": "atari",
+    "brax": "brax",
     "check": "check",
     "EnvSource": "make",
     "resolve": "make",
     "EpisodeSeeds": "seeds",
-    "Guard": "guard",
+    "Guard": "fault_guard",
     "HostEnvs": "base",
     "HostStep": "base",
     "NativeEnv": "base",
     "NativeStep": "base",
-    "ProcessEnvs": "processes",
+    "ProcessEnvs": "subprocesses",
     "SerialEnvs": "serial",
-    "Stacked": "stacked",
-    "UserVectorEnvs": "user_vector",
+    "Stacked": "frame_stack_wrapper",
+    "UserVectorEnvs": "vector",
     "spec_of": "spaces",
-    "stack_frames": "frames",
+    "stack_frames": "frame_stack",
     "to_normalised": "spaces",
     "to_real": "spaces",
 }
