@@ -27,11 +27,10 @@ from host_parts import HostParts, begin, settle
 
 from understudy.agent import agent_class
 from understudy.algorithms import find
-from understudy.buffers import Ring
-from understudy.buffers import replay as ring
+from understudy.buffers import ReplayBuffer, ReplayState
 from understudy.training import updates as engine
 from understudy.training.seed_axis import INITIALISATION, member_keys, over_members
-from understudy.training.updates import Learner
+from understudy.training.updates import LearnerState
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((17,)), Continuous(low=(-1.0,) * 6, high=(1.0,) * 6, shape=(6,)))
@@ -71,11 +70,11 @@ class Record:
 # -- (a) updates inside the scan ----------------------------------------------------------------
 
 
-def random_rings(members: int, capacity: int) -> Ring:
-    """Full rings [members, ...] of random transitions, where every hundredth terminates."""
+def random_replay(members: int, buffer: ReplayBuffer) -> ReplayState:
+    """Full buffers [members, ...] of random transitions, where every hundredth terminates."""
 
-    def fill(key: Any) -> Ring:
-        empty = ring.create(SPEC, capacity, lanes=1)
+    def fill(key: Any) -> ReplayState:
+        empty = buffer.init()
         keys = iter(jax.random.split(key, 6))
 
         def random(store: Any) -> Any:
@@ -84,12 +83,12 @@ def random_rings(members: int, capacity: int) -> Ring:
             return jnp.tanh(jax.random.normal(next(keys), store.shape, store.dtype))
 
         storage = jax.tree.map(random, empty.storage)
-        return empty._replace(storage=storage, stored=jnp.full_like(empty.stored, capacity))
+        return empty._replace(storage=storage, stored=jnp.full_like(empty.stored, buffer.capacity))
 
     return jax.jit(jax.vmap(fill))(jax.random.split(jax.random.PRNGKey(1), members))
 
 
-def initial_learners(algorithm: Any, members: int) -> Learner:
+def initial_learners(algorithm: Any, members: int) -> LearnerState:
     metrics = len(engine.metric_names(algorithm, SPEC, num_envs=1))
     initial = partial(engine.begin, algorithm, SPEC, 1, metrics)
     return jax.jit(jax.vmap(initial))(member_keys(0, members, INITIALISATION))
@@ -98,11 +97,12 @@ def initial_learners(algorithm: Any, members: int) -> Learner:
 def measure_scan(name: str, members: int, options: argparse.Namespace, record: Record) -> None:
     kind = find(name)
     algorithm = kind(kind.config_class(batch_size=options.batch, buffer_size=options.ring))
-    full, learner = random_rings(members, options.ring), initial_learners(algorithm, members)
+    buffer = ReplayBuffer(SPEC, options.ring, 1, options.batch)
+    full, learner = random_replay(members, buffer), initial_learners(algorithm, members)
     count = options.updates
 
-    def many(learner: Learner, full: Ring, index: Any) -> Learner:
-        return engine.updates(algorithm, learner, full, index, count)[0]
+    def many(learner: LearnerState, full: ReplayState, index: Any) -> LearnerState:
+        return engine.updates(algorithm, buffer, learner, full, index, count)[0]
 
     program = jax.jit(over_members(many, members, shared=(2,)), donate_argnums=0)
     began = time.perf_counter()
@@ -150,7 +150,7 @@ def measure_host(name: str, options: argparse.Namespace, record: Record) -> None
 def measure_parts(name: str, trainer: Any, calls: int, record: Record) -> None:
     """What a step of the host loop is made of, each part alone with an idle device."""
     parts = HostParts(trainer)
-    block = np.asarray(parts.block)
+    rows = parts.rows.view(np.uint8)
 
     def keep(part: str, values: list[float]) -> None:
         record.keep(f"{name} {part}", "µs", values)
@@ -165,8 +165,8 @@ def measure_parts(name: str, trainer: Any, calls: int, record: Record) -> None:
         parts.learn()
     jax.block_until_ready(parts.finish())
     keep("learn, back to back", [1e6 * (time.perf_counter() - began) / calls])
-    sent = microseconds(lambda: jax.block_until_ready(jax.device_put(block)), calls)
-    keep(f"transfer of {block.nbytes} bytes", sent)
+    sent = microseconds(lambda: jax.block_until_ready(jax.device_put(rows)), calls)
+    keep(f"transfer of {rows.nbytes} bytes", sent)
 
 
 def microseconds(

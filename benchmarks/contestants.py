@@ -89,11 +89,10 @@ def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
 
     from understudy.agent import agent_class
     from understudy.training.devices import suit
-    from understudy.training.feeding import size_in_bytes
 
     kind = agent_class(contest.algorithm)
     config = kind.algorithm_class.config_class(**our_settings(contest))
-    suit(kind.algorithm_class(config).appetite)  # as the command line does
+    suit(kind.algorithm_class(config).needs)  # as the command line does
     agent = kind(contest.environment, config, num_envs=contest.num_envs)
     trainer = begin(agent)
 
@@ -110,7 +109,7 @@ def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
     settle(trainer)
     replay = None
     if contest.batch_size is not None:
-        replay = size_in_bytes(agent.algorithm.appetite, agent.spec, contest.num_envs)
+        replay = trainer.buffer.nbytes
     talk.reply({"versions": versions("understudy"), "replay_bytes": replay})
     work = {"steps": take_steps, "updates": update_only}
     while request := talk.request():

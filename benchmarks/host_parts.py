@@ -28,18 +28,18 @@ class HostParts:
         self._trainer = trainer
 
     @property
-    def block(self) -> Any:
-        """A packed step, as it crosses to the device."""
-        return self._trainer.collector.block
+    def rows(self) -> Any:
+        """A step, as it is handed over for learning."""
+        return self._trainer.collector.record[-1][:, None]
 
     def act(self) -> Any:
         """Dispatch the act program; gives the action."""
-        collector, policy = self._trainer.collector, self._trainer.learning.policy()
-        return collector.act_program(policy, collector.memory, collector.block, collector.key)[0]
+        self._trainer.collector.act(self._trainer.learning.policy(), random=False)
+        return self._trainer.collector.action
 
     def learn(self) -> None:
         """Hand over a step for learning (add, sample, update)."""
-        self._trainer._learn()
+        self._trainer.hand_over(self.rows)
 
     def finish(self) -> Any:
         """Something to wait for: what learning has changed last."""

@@ -27,10 +27,8 @@ from host_parts import HostParts, begin, settle
 from reporting import confine, hardware, markdown_list, markdown_table
 
 from understudy.agent import agent_class
-from understudy.buffers import Ring, sum_tree
-from understudy.buffers import replay as ring
-from understudy.buffers.replay import Priorities
-from understudy.types import Discrete, Spec
+from understudy.buffers import Priorities, ReplayBuffer, ReplayState, sum_tree
+from understudy.types import Discrete
 
 VARIANTS = ("uniform", "prioritised")
 PIECES = 64  # in which priorities are filled in: all at once would take much memory
@@ -77,11 +75,13 @@ class Slice:
 # -- A full ring --------------------------------------------------------------------------------
 
 
-def full_ring(spec: Spec, capacity: int, prioritised: bool) -> Ring:
+def full_replay(buffer: ReplayBuffer) -> ReplayState:
     """Random transitions, where every hundredth terminates. The cursor is at the first slot."""
 
-    def fill(key: Any) -> Ring:
-        empty = ring.create(spec, capacity, lanes=1, prioritised=prioritised)
+    spec, capacity = buffer.spec, buffer.capacity
+
+    def fill(key: Any) -> ReplayState:
+        empty = buffer.init()
         keys = iter(jax.random.split(key, 6))
 
         def random(store: Any) -> Any:
@@ -129,7 +129,7 @@ class Side:
         )
         self._agent = kind(task.environment, config)
         self._trainer = begin(self._agent)
-        filled = full_ring(self._agent.spec, capacity, prioritised)
+        filled = full_replay(self._trainer.buffer)
         self._trainer.experience = jax.tree.map(lambda x: x[None], filled)
         self._parts = HostParts(self._trainer)
         for measure in self.measures():

@@ -1,8 +1,7 @@
-"""The shared vocabulary: what flows down the river, and what describes its shape.
+"""The types that all packages share.
 
-Experience flows environment → experience → update → policy → environment, and every room on
-the way speaks these words. A `Spec` says what an agent sees and does; a `Transition` is what
-happened; a `Batch` is what a loss may know about it.
+A `Spec` says what an agent observes and does. A `Step` is what happened, a `Chunk` holds steps on
+their way from a collector to a buffer, and a `Batch` is what a loss may know about them.
 """
 
 import math
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, Int32, Shaped, UInt32
 
 from understudy.errors import CheckpointError as CheckpointError
@@ -191,7 +191,7 @@ class History(eqx.Module):
 Observation = Any  # an array [rows, ...], or a History
 
 
-class Transition(NamedTuple):
+class Step(NamedTuple):
     """What happened in one step: raw facts, no interpretation. Arrays share leading axes."""
 
     observation: Shaped[Array, "*batch observation"]
@@ -200,6 +200,30 @@ class Transition(NamedTuple):
     terminated: Shaped[Array, "*batch"]  # the task ended here: nothing to bootstrap from
     last: Shaped[Array, "*batch"]  # the episode's last step, for either reason
     next_observation: Shaped[Array, "*batch observation"]  # the true one, also at the end
+
+
+class Chunk(NamedTuple):
+    """Steps on their way from a collector to a buffer, exactly as they happened: arrays [time,
+    lanes, ...], with an axis of seeds in front outside the programs for one seed.
+
+    A row that is not `valid` is no step (the environment only reset). If such a row is `last`, it
+    cuts the lane's open episode: the step before it becomes the episode's last."""
+
+    steps: Step
+    valid: Bool[Array, "time lanes"]
+    recurrent_state: Float[Array, "time lanes width"] | None = None
+    """Before each step; zeros where an episode begins."""
+    extras: dict[str, Array] | None = None  # of acting, such as the log-probability
+    first_lane: Int32[Array, ""] | None = None
+    """The lane of the first column, where a chunk holds a part of the lanes."""
+
+    @classmethod
+    def of_one_step(
+        cls, step: Step, valid: Array, recurrent_state: Array | None = None, **extras: Array
+    ) -> "Chunk":
+        """One step of all lanes, [lanes, ...]."""
+        rows = (step, valid, recurrent_state, extras or None)
+        return cls(*jax.tree.map(lambda x: x[None], rows))
 
 
 class Batch(NamedTuple):
@@ -225,6 +249,7 @@ class Trajectory(NamedTuple):
     next_observation: Shaped[Array, "time envs *observation"]
     valid: Bool[Array, "time envs"]  # False where a row is no transition (it only reset)
     memory: Float[Array, "envs memory"] | None = None  # before the first step
+    extras: dict[str, Float[Array, "time envs"]] | None = None  # of acting
 
 
 Tree = Any  # a pytree of arrays

@@ -12,7 +12,7 @@ from algorithm_cases import KEY, close, same
 from by_hand import network, numbers
 
 from understudy.algorithms.a2c import A2C, A2CConfig
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import RolloutNeeds
 from understudy.networks import Networks
 from understudy.types import ArraySpec, ConfigError, Discrete, EnvironmentError, Spec
 
@@ -128,7 +128,7 @@ def test_settings_that_contradict_one_another_are_refused_together():
 
 
 def test_what_it_eats_and_what_moves():
-    assert A2CConfig(horizon=7, minibatches=2).appetite == Rollout(7, 2)
+    assert A2CConfig(horizon=7, minibatches=2).needs == RolloutNeeds(7, 2)
     moving = {"learning_rate", "gamma", "gae_lambda", "entropy_coeff", "value_coeff"}
     assert set(A2CConfig().moving()) == moving | {"reward_scale"}
     assert A2CConfig().schedules() == {}

@@ -131,7 +131,7 @@ def test_the_papers_defaults():
 
 def test_appetite_is_the_config():
     made = SACConfig(batch_size=32, n_step=3, update_every=4, updates_per_step=0.5, start_steps=7)
-    appetite = made.appetite
-    assert (appetite.batch_size, appetite.n_step, appetite.start_steps) == (32, 3, 7)
-    assert (appetite.update_every, appetite.updates_per_step) == (4, 0.5)
-    assert (appetite.buffer_size, appetite.min_buffer_size) == (1_000_000, 1_000)
+    needs = made.needs
+    assert (needs.batch_size, needs.n_step, needs.start_steps) == (32, 3, 7)
+    assert (needs.update_every, needs.updates_per_step) == (4, 0.5)
+    assert (needs.buffer_size, needs.min_buffer_size) == (1_000_000, 1_000)

@@ -24,17 +24,18 @@ from understudy.algorithms.sac import SAC
 from understudy.algorithms.sac import losses as sac_losses
 from understudy.algorithms.td3 import TD3Config
 from understudy.algorithms.td3 import losses as td3_losses
-from understudy.buffers.replay import add, create, sample
+from understudy.buffers import ReplayBuffer
 from understudy.networks import evaluate_ensemble
 from understudy.ops.targets import pessimistic
 from understudy.types import (
     ArraySpec,
+    Chunk,
     ConfigError,
     Continuous,
     EnvironmentError,
     MultiDiscrete,
     Spec,
-    Transition,
+    Step,
 )
 
 both = pytest.mark.parametrize("name", ["td3", "sac"])
@@ -160,15 +161,16 @@ def test_sac_tells_the_log_probability_of_what_it_did():
 
 @both
 def test_truncation_bootstraps_and_termination_does_not(name):
-    """The trap: one merged `done`. From the ring to the target, nothing may merge the two."""
+    """The trap: one merged `done`. From the buffer to the target, nothing may merge the two."""
     made = case(name)
 
     @jax.jit
     def target_and_value(state):
-        ring = create(SPEC, 4, 1)
+        buffer = ReplayBuffer(SPEC, 4, 1, batch_size=64)
+        stored = buffer.init()
         for kind in (0.0, 1.0, 2.0):  # an ordinary step, a truncated one, a terminated one
             row = jnp.full((1, 3), kind)
-            step = Transition(
+            step = Step(
                 observation=row,
                 action=jnp.zeros((1, 2)),
                 reward=jnp.full(1, 10.0 + kind),
@@ -176,9 +178,9 @@ def test_truncation_bootstraps_and_termination_does_not(name):
                 last=jnp.array([kind > 0.0]),
                 next_observation=row + 0.25,
             )
-            ring = add(ring, step, jnp.array([True]))
-        gamma = jnp.float32(0.9)
-        batch, _ = sample(ring, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
+            stored = buffer.add(stored, Chunk.of_one_step(step, jnp.array([True])))
+        hyper = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1.0)}
+        batch, _ = buffer.sample(stored, KEY, hyper)
         noise, zero = jnp.zeros((64, 2)), jnp.float32(0.0)
         if name == "td3":
             target = td3_losses.critic_target(

@@ -26,16 +26,17 @@ from algorithm_cases import SPEC as CONTINUOUS
 from understudy.algorithms.aux_losses import kl_to_reference
 from understudy.algorithms.base import mean_of_shards
 from understudy.algorithms.sac import SAC, SACConfig, losses
-from understudy.buffers import replay as ring
+from understudy.buffers import ReplayBuffer
 from understudy.networks import CategoricalActor, QValues
 from understudy.types import (
     ArraySpec,
     Batch,
+    Chunk,
     Discrete,
     EnvironmentError,
     MultiDiscrete,
     Spec,
-    Transition,
+    Step,
 )
 
 CHOICES = 3
@@ -349,10 +350,11 @@ def test_truncation_bootstraps_and_termination_does_not():
 
     @jax.jit
     def batch_and_target(state):
-        steps = ring.create(SPEC, 4, 1)
+        buffer = ReplayBuffer(SPEC, 4, 1, batch_size=64)
+        steps = buffer.init()
         for kind in (0.0, 1.0, 2.0):  # an ordinary step, a truncated one, a terminated one
             row = jnp.full((1, 3), kind)
-            step = Transition(
+            step = Step(
                 observation=row,
                 action=jnp.array([int(kind)], jnp.int32),
                 reward=jnp.full(1, 10.0 + kind),
@@ -360,9 +362,9 @@ def test_truncation_bootstraps_and_termination_does_not():
                 last=jnp.array([kind > 0.0]),
                 next_observation=row + 0.25,
             )
-            steps = ring.add(steps, step, jnp.array([True]))
-        gamma = jnp.float32(0.9)
-        batch, _ = ring.sample(steps, KEY, 64, gamma=gamma, reward_scale=jnp.float32(1.0))
+            steps = buffer.add(steps, Chunk.of_one_step(step, jnp.array([True])))
+        hyper = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1.0)}
+        batch, _ = buffer.sample(steps, KEY, hyper)
         return batch, losses.discrete_critic_target(
             state.actor, state.target_critic, batch, algorithm.entropy_coeff(state)
         )

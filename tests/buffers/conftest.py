@@ -1,4 +1,4 @@
-"""Makes `listed`, the list model of the ring, importable here."""
+"""Makes the helper modules of this folder importable, such as `plain_lists`."""
 
 import sys
 from pathlib import Path

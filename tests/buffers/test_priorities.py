@@ -1,4 +1,6 @@
-"""Prioritised replay: what is drawn, how often, and with which weight."""
+"""Prioritised replay: what is sampled, how often, and with which weight."""
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -6,112 +8,117 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import SPEC, Step, row
+from plain_lists import SPEC, NumberedStep, append, empty, hyper, one_step, take
 
-from understudy.buffers import sum_tree
-from understudy.buffers.replay import add, create, revise, sample
+from understudy.buffers import ReplayBuffer, sum_tree
 
 KEY = jax.random.PRNGKey(0)
-append = jax.jit(add)
-begin = jax.jit(create, static_argnums=(0, 1, 2), static_argnames="prioritised")
-draw = jax.jit(sample, static_argnames=("batch_size", "n_step"))
-look = jax.jit(sum_tree.read)
-give = jax.jit(revise, static_argnums=3)
+read = jax.jit(sum_tree.read)
+give = jax.jit(ReplayBuffer.update_priorities, static_argnums=0)
 
 
-def filled(steps, capacity=6, lanes=1):
-    ring = begin(SPEC, capacity, lanes, prioritised=True)
-    for number in range(steps):
-        step = row([Step(number * lanes + lane, 0.0, False, False) for lane in range(lanes)])
-        ring = append(ring, step, jnp.ones(lanes, bool))
-    return ring
+def definition(capacity=6, lanes=1, exponent=1.0):
+    return ReplayBuffer(SPEC, capacity, lanes, priority_exponent=exponent)
 
 
-def drawn(ring, size=4096, exponent=1.0, n_step=1):
-    one = jnp.float32(1.0)
-    batch, place = draw(
-        ring, KEY, batch_size=size, gamma=one, reward_scale=one, n_step=n_step,
-        importance_exponent=jnp.float32(exponent),
-    )  # fmt: skip
-    return np.asarray(batch.observation)[:, 0], np.asarray(batch.weight), np.asarray(place)
+def add_one(buffer, state, *numbers, valid=True):
+    """One step of every lane."""
+    return append(buffer, state, one_step([NumberedStep(n) if valid else None for n in numbers]))
 
 
-def leaves(ring):
-    lanes, slots = ring.storage.reward.shape
-    tree, places = ring.priorities.tree, jnp.asarray(np.arange(lanes * slots), jnp.int32)
-    return np.asarray(look(tree, places)).reshape(lanes, slots)
+def filled(steps, buffer=None):
+    buffer = buffer or definition()
+    state, lanes = empty(buffer), buffer.lanes
+    for step in range(steps):
+        state = add_one(buffer, state, *range(step * lanes, (step + 1) * lanes))
+    return state
 
 
-def revised(ring, place, error, exponent=1.0, good=True):
-    places, errors = jnp.asarray(place, jnp.int32), jnp.asarray(error, jnp.float32)
-    priorities = give(ring.priorities, places, errors, exponent, jnp.bool_(good))
-    return ring._replace(priorities=priorities)
+def sampled(state, buffer=None, *, size=4096, exponent=1.0):
+    """Numbers, weights and indices of a batch."""
+    buffer = replace(buffer or definition(), batch_size=size)
+    batch, indices = take(buffer, state, KEY, hyper(1.0, importance_exponent=exponent))
+    return np.asarray(batch.observation)[:, 0], np.asarray(batch.weight), np.asarray(indices)
 
 
-def test_new_steps_are_all_alike_and_the_free_slot_is_never_drawn():
+def leaves(state):
+    lanes, slots = state.storage.reward.shape
+    indices = jnp.asarray(np.arange(lanes * slots), jnp.int32)
+    return np.asarray(read(state.priorities.tree, indices)).reshape(lanes, slots)
+
+
+def updated(state, indices, errors, buffer=None, accepted=True):
+    buffer = buffer or definition()
+    indices, errors = np.asarray(indices, np.int32), np.asarray(errors, np.float32)
+    weight = np.ones(len(errors), np.float32)
+    priorities = give(buffer, state, indices, errors, weight, np.bool_(accepted))
+    return buffer.with_priorities(state, priorities)
+
+
+def test_new_steps_are_all_alike_and_the_free_slot_is_never_sampled():
     for steps in (1, 4, 6, 7, 15):
-        ring = filled(steps)
-        numbers, weight, _ = drawn(ring)
+        state = filled(steps)
+        numbers, weight, _ = sampled(state)
         kept = min(steps, 6)
         assert set(numbers) == set(range(steps - kept, steps))
         np.testing.assert_allclose(weight, 1.0, rtol=1e-5)
-        assert leaves(ring)[0, int(ring.cursor[0])] == 0.0
-        assert np.count_nonzero(leaves(ring)) == kept
+        assert leaves(state)[0, int(state.cursor[0])] == 0.0
+        assert np.count_nonzero(leaves(state)) == kept
 
 
-def test_steps_are_drawn_in_proportion_to_their_error():
-    ring = revised(filled(4), [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
-    numbers, weight, place = drawn(ring, size=20_000)
+def test_steps_are_sampled_in_proportion_to_their_error():
+    state = updated(filled(4), [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
+    numbers, weight, indices = sampled(state, size=20_000)
     share = np.bincount(numbers.astype(int), minlength=4) / len(numbers)
     np.testing.assert_allclose(share, [0.1, 0.2, 0.3, 0.4], atol=2e-3)
-    np.testing.assert_array_equal(place, numbers)
+    np.testing.assert_array_equal(indices, numbers)
     # (N · P)^-1 with N = 4
     np.testing.assert_allclose(weight, 1 / (4 * (1 + numbers) / 10), rtol=1e-4)
-    half = drawn(ring, exponent=0.5)
+    half = sampled(state, exponent=0.5)
     np.testing.assert_allclose(half[1], (4 * (1 + half[0]) / 10) ** -0.5, rtol=1e-4)
 
 
 def test_the_exponent_tempers_the_errors():
-    ring = revised(filled(2), [0, 1], [1.0, 16.0], exponent=0.5)
-    np.testing.assert_allclose(leaves(ring)[0, :2], [1.0, 4.0], rtol=1e-4)
-    flat = revised(filled(2), [0, 1], [1.0, 16.0], exponent=0.0)
+    state = updated(filled(2), [0, 1], [1.0, 16.0], definition(exponent=0.5))
+    np.testing.assert_allclose(leaves(state)[0, :2], [1.0, 4.0], rtol=1e-4)
+    flat = updated(filled(2), [0, 1], [1.0, 16.0], definition(exponent=0.0))
     np.testing.assert_allclose(leaves(flat)[0, :2], 1.0, rtol=1e-4)
 
 
 def test_a_new_step_gets_the_largest_priority_ever_given():
-    ring = revised(filled(3), [0, 1, 2], [0.1, 5.0, 0.2])
-    ring = revised(ring, [1], [0.3])  # the step itself may fall again; the largest stays
-    ring = append(ring, row([Step(3, 0.0, False, False)]), jnp.ones(1, bool))
-    np.testing.assert_allclose(leaves(ring)[0, :4], [0.1, 0.3, 0.2, 5.0], rtol=1e-4)
+    state = updated(filled(3), [0, 1, 2], [0.1, 5.0, 0.2])
+    state = updated(state, [1], [0.3])  # the step itself may fall again; the largest stays
+    state = add_one(definition(), state, 3)
+    np.testing.assert_allclose(leaves(state)[0, :4], [0.1, 0.3, 0.2, 5.0], rtol=1e-4)
 
 
 def test_an_overwritten_step_leaves_no_priority_behind():
-    ring = revised(filled(6), range(6), [9.0] * 6)
+    state = updated(filled(6), range(6), [9.0] * 6)
     for number in range(6, 9):
-        ring = append(ring, row([Step(number, 0.0, False, False)]), jnp.ones(1, bool))
-    numbers, _, _ = drawn(ring)
+        state = add_one(definition(), state, number)
+    numbers, _, _ = sampled(state)
     assert set(numbers) == set(range(3, 9))
 
 
-def test_a_row_that_is_no_transition_is_not_drawn():
-    ring = filled(3)
+def test_a_row_that_is_no_step_is_not_sampled():
+    state = filled(3)
     for _ in range(3):
-        ring = append(ring, row([None]), jnp.zeros(1, bool))
-    numbers, _, _ = drawn(ring)
+        state = add_one(definition(), state, 9, valid=False)
+    numbers, _, _ = sampled(state)
     assert set(numbers) == {0, 1, 2}
 
 
-def test_an_update_that_was_discarded_changes_no_priority():
-    ring = filled(3)
-    spoiled = revised(ring, [0, 1], [np.nan, 7.0], good=False)
-    np.testing.assert_array_equal(leaves(spoiled), leaves(ring))
-    assert spoiled.priorities.largest == ring.priorities.largest
+def test_an_update_that_was_not_accepted_changes_no_priority():
+    state = filled(3)
+    spoiled = updated(state, [0, 1], [np.nan, 7.0], accepted=False)
+    np.testing.assert_array_equal(leaves(spoiled), leaves(state))
+    assert spoiled.priorities.largest == state.priorities.largest
 
 
 def test_nothing_is_lost_for_good():
     """A step without any error keeps a chance."""
-    ring = revised(filled(2), [0, 1], [0.0, 0.0])
-    assert (leaves(ring)[0, :2] > 0).all()
+    state = updated(filled(2), [0, 1], [0.0, 0.0])
+    assert (leaves(state)[0, :2] > 0).all()
 
 
 @settings(max_examples=30)
@@ -120,47 +127,46 @@ def test_nothing_is_lost_for_good():
     program=st.lists(st.tuples(st.booleans(), st.integers(0, 7), st.floats(0.1, 9.0)), max_size=40),
 )
 def test_the_leaves_are_those_of_a_list(shape, program):
-    """Adds, masked adds and revisions in any order, against a dict of step → priority."""
+    """Adds, masked adds and updates in any order, against a dict of step → priority."""
     lanes, capacity = shape
-    ring = begin(SPEC, capacity, lanes, prioritised=True)
+    buffer = definition(capacity, lanes)
+    state = empty(buffer)
     per_lane = -(-capacity // lanes)
     model = [[] for _ in range(lanes)]  # [number, priority] oldest first
     largest, number = 1.0, 0
     for valid, pick, error in program:
-        steps = [Step(number + lane, 0.0, False, False) for lane in range(lanes)]
-        ring = append(ring, row(steps), jnp.asarray(np.full(lanes, valid)))
+        state = add_one(buffer, state, *range(number, number + lanes), valid=valid)
         if valid:
             for lane in range(lanes):
                 model[lane] = (model[lane] + [[number + lane, largest]])[-per_lane:]
             number += lanes
         if any(model):
-            numbers, _, place = drawn(ring, size=8)
+            numbers, _, indices = sampled(state, buffer, size=8)
             chosen = pick % 8
-            ring = revised(ring, [place[chosen]], [error])
+            state = updated(state, [indices[chosen]], [error], buffer)
             for lane in model:
                 for entry in lane:
                     if entry[0] == numbers[chosen]:
                         entry[1] = error
             largest = max(largest, error)
-    cursor, stored = np.asarray(ring.cursor), np.asarray(ring.stored)
-    slots = ring.storage.reward.shape[1]
+    cursor, stored = np.asarray(state.cursor), np.asarray(state.stored)
+    slots = buffer.num_slots
     for lane in range(lanes):
         places = (cursor[lane] - stored[lane] + np.arange(stored[lane])) % slots
         want = [priority for _, priority in model[lane]]
-        np.testing.assert_allclose(leaves(ring)[lane, places], want, rtol=1e-4)
-        assert np.count_nonzero(leaves(ring)[lane]) == stored[lane]
+        np.testing.assert_allclose(leaves(state)[lane, places], want, rtol=1e-4)
+        assert np.count_nonzero(leaves(state)[lane]) == stored[lane]
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_n_step_windows_are_those_of_uniform_sampling(n_step):
     """The oldest, the newest and the wrapped: where the window ends does not depend on how a
-    step was drawn."""
-    prioritised = filled(9)
-    uniform = prioritised._replace(priorities=None)
-    one = jnp.float32(1.0)
-    ends = []
-    for ring in (prioritised, uniform):
-        batch, _ = draw(ring, KEY, batch_size=512, gamma=one, reward_scale=one, n_step=n_step)
+    step was sampled."""
+    prioritised = replace(definition(), batch_size=512, n_step=n_step)
+    uniform = replace(prioritised, priority_exponent=None)
+    state, ends = filled(9), []
+    for buffer, own in [(prioritised, state), (uniform, state._replace(priorities=None))]:
+        batch, _ = take(buffer, own, KEY, hyper(1.0))
         pairs = np.concatenate([batch.observation, batch.next_observation], axis=1)
         ends.append(dict(pairs.tolist()))
     assert ends[0] == ends[1]

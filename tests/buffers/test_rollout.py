@@ -1,23 +1,18 @@
 """The rollout gives back what happened, in order, and knows where episodes end."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import CUT, SPEC, histories, row
+from plain_lists import CUT, SPEC, NumberedStep, empty, histories, hyper, one_step
 
-from understudy.buffers import rollout
+from understudy.buffers import RolloutBuffer
 
 HORIZON = 6
 
-append = jax.jit(rollout.add)
-
-
-@jax.jit
-def read(store):
-    return rollout.trajectory(store, gamma=jnp.float32(0.5), reward_scale=jnp.float32(1.0))
+append = jax.jit(RolloutBuffer.add, static_argnums=0)
+take = jax.jit(RolloutBuffer.sample, static_argnums=0)
 
 
 def ends(steps):
@@ -34,19 +29,38 @@ def ends(steps):
 @settings(max_examples=40)
 def test_what_comes_out_is_what_a_list_would_hold(lanes, data):
     history = data.draw(histories(lanes, longest=2 * HORIZON))
-    store = rollout.create(SPEC, HORIZON, lanes)
+    buffer = RolloutBuffer(SPEC, HORIZON, lanes)
+    state = empty(buffer)
     for steps in history:
-        valid = jnp.asarray([step not in (None, CUT) for step in steps])
-        store = append(store, row(steps), valid)
-    steps = jax.tree.map(np.asarray, read(store))
+        state = append(buffer, state, one_step(steps))
+    trajectory, indices = take(buffer, state, jax.random.PRNGKey(0), hyper())
+    assert indices is None
+    trajectory = jax.tree.map(np.asarray, trajectory)
     kept = history[-HORIZON:]
     for lane in range(lanes):
         mine = [moment[lane] for moment in kept]
         seen = slice(HORIZON - len(mine), None)
-        np.testing.assert_array_equal(steps.last[seen, lane], ends(mine))
+        np.testing.assert_array_equal(trajectory.last[seen, lane], ends(mine))
         for place, step in zip(range(HORIZON - len(mine), HORIZON), mine, strict=True):
-            assert steps.valid[place, lane] == (step not in (None, CUT))
+            assert trajectory.valid[place, lane] == (step not in (None, CUT))
             if step not in (None, CUT):
-                assert steps.observation[place, lane, 0] == step.number
-                assert steps.next_observation[place, lane, 0] == step.number + 0.5
-                assert steps.discount[place, lane] == (0.0 if step.terminated else 0.5)
+                assert trajectory.observation[place, lane, 0] == step.number
+                assert trajectory.next_observation[place, lane, 0] == step.number + 0.5
+                assert trajectory.discount[place, lane] == (0.0 if step.terminated else 0.5)
+
+
+def test_extras_and_recurrent_states_by_hand():
+    """Of five steps the newest three, and the recurrent state before the oldest of them."""
+    buffer = RolloutBuffer(SPEC, 3, 2, recurrent_width=1, extras=("log_prob", "value"))
+    state = empty(buffer)
+    for time in range(5):
+        rows = np.array([time, 10 + time], np.float32)
+        chunk = one_step([NumberedStep(1), NumberedStep(2)])
+        extras = {"log_prob": -rows[None], "value": 2 * rows[None]}
+        chunk = chunk._replace(recurrent_state=rows[None, :, None], extras=extras)
+        state = append(buffer, state, chunk)
+    trajectory, _ = take(buffer, state, jax.random.PRNGKey(0), hyper())
+    assert set(trajectory.extras) == {"log_prob", "value"}
+    assert trajectory.extras["log_prob"].tolist() == [[-2, -12], [-3, -13], [-4, -14]]
+    assert trajectory.extras["value"].tolist() == [[4, 24], [6, 26], [8, 28]]
+    assert trajectory.memory.tolist() == [[2], [12]]

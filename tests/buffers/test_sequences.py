@@ -1,15 +1,28 @@
-"""Sequences out of a film: slices of what happened, with the memory that was there before."""
+"""Sequences out of a frame replay buffer: slices of what happened, with the recurrent state that
+was there before."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from filmed import draw, histories, intact, played, player, some, spec_of, summed
+from frame_lists import (
+    filled,
+    histories,
+    intact_sequences,
+    num_stored,
+    number_of,
+    play,
+    sample,
+    some,
+    spec_of,
+    summed,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.buffers import frame_replay as films
+from understudy.buffers import FrameReplayBuffer
+from understudy.buffers.frame_batch import sequence_errors
 from understudy.types import Sequences
 
 # capacity, lanes, frames in a stack, sequences
@@ -21,37 +34,29 @@ SHAPES = [
 ]
 
 
-def starts(tapes, opened, film):
-    """Where each sequence that can be drawn begins: the number of its first frame -> (tape,
-    place). It needs all that it is learned from and what was seen next."""
-    slots, parts = film.storage.reward.shape[1], film.sequences
-    whole = parts.burn_in + parts.length
-    return {
-        tape[place].number: (tape, place)
-        for tape, is_open in zip(tapes, opened, strict=True)
-        for place in intact(tape, is_open, slots, film.frames)
-        if place % parts.stride == 0 and place + whole < len(tape)
-    }
+def definition(capacity, lanes, stack, parts, batch_size, **settings):
+    return FrameReplayBuffer(
+        spec_of(stack), capacity, lanes, batch_size, sequences=parts, **settings
+    )
 
 
-def begins_with(film, history):
-    frame = history.observation[:, 0, -1] if film.frames > 1 else history.observation[:, 0]
-    return frame[:, 0].astype(int)
+def begins_with(buffer, history):
+    return number_of(buffer.newest(history.observation[:, 0]))
 
 
-def assert_is_slice(history, then, sequence, tape, place, parts, n_step):
-    """Observations, resets, memory and moments of one sequence."""
-    known = tape[place : place + history.observation.shape[1]]
+def assert_is_slice(history, then, sequence, slots, place, parts, n_step):
+    """Observations, resets, recurrent state and moments of one sequence."""
+    known = slots[place : place + history.observation.shape[1]]
     assert history.observation.shape[1] == parts.burn_in + parts.length + n_step
     np.testing.assert_array_equal(
-        history.observation[sequence][: len(known)], [seen.observation for seen in known]
+        history.observation[sequence][: len(known)], [slot.observation for slot in known]
     )
-    first = [False, *(seen.first for seen in known[1:])]
+    first = [False, *(slot.first for slot in known[1:])]
     np.testing.assert_array_equal(history.first[sequence][: len(known)], first)
-    np.testing.assert_array_equal(history.memory[sequence], tape[place].memory)
+    np.testing.assert_array_equal(history.memory[sequence], slots[place].recurrent_state)
     learned = parts.burn_in + np.arange(parts.length)
     np.testing.assert_array_equal(history.at[sequence], learned)
-    steps = [summed(tape, place + at, n_step, 1.0)[2] for at in learned]
+    steps = [summed(slots, place + at, n_step, 1.0)[2] for at in learned]
     np.testing.assert_array_equal(then.at[sequence], learned + steps)
     assert np.all(then.at[sequence] < len(known))
     for field in ("observation", "first", "memory"):
@@ -67,35 +72,36 @@ def assert_is_slice(history, then, sequence, tape, place, parts, n_step):
 @given(data=st.data())
 @settings(max_examples=25)
 def test_sequences_are_slices_of_what_happened(capacity, lanes, stack, parts, n_step, data):
-    rows, tapes, opened = played(data.draw(histories(lanes)), stack)
-    film = player(capacity, lanes, stack, parts)(rows)
-    want = starts(tapes, opened, film)
-    assert int(films.num_stored(film)) == len(want)
-    batch, _ = draw(film, 128, n_step=n_step)
+    buffer = definition(capacity, lanes, stack, parts, 128, n_step=n_step)
+    played = play(data.draw(histories(lanes)), buffer.spec)
+    state = filled(buffer, played)
+    want = intact_sequences(buffer, played)
+    assert int(num_stored(buffer, state)) == len(want)
+    batch, _ = sample(buffer, state)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(batch))
     if not want:
         assert not np.any(batch.weight)
         return
     history, then = batch.observation, batch.next_observation
     assert history.burn_in == then.burn_in == parts.burn_in
-    numbers = begins_with(film, history)
+    numbers = begins_with(buffer, history)
     assert set(numbers) == set(want)
     given = {}  # of each sequence: its steps' actions, rewards, discounts and weights
-    for number, (tape, place) in want.items():
+    for number, (slots, place) in want.items():
         sequence = int(np.flatnonzero(numbers == number)[0])
-        assert_is_slice(history, then, sequence, tape, place, parts, n_step)
+        assert_is_slice(history, then, sequence, slots, place, parts, n_step)
         rows = []
         for at in range(place + parts.burn_in, place + parts.burn_in + parts.length):
-            seen = tape[at]
-            reward, discount, _ = summed(tape, at, n_step, 0.9) if seen.step else (0.0, 0.0, 0)
-            rows.append((-seen.number if seen.step else 0.0, reward, discount, seen.step))
+            slot = slots[at]
+            reward, discount, _ = summed(slots, at, n_step, 0.9) if slot.step else (0.0, 0.0, 0)
+            rows.append((-slot.number if slot.step else 0.0, reward, discount, slot.step))
         given[number] = (sequence, rows)
-    # A sequence that was drawn again is the same again.
+    # A sequence that was sampled again is the same again.
     again = np.array([given[number][0] for number in numbers])
     for part in (history, then):
         for field in ("observation", "first", "memory", "at"):
-            drawn = getattr(part, field)
-            np.testing.assert_array_equal(drawn, drawn[again])
+            values = getattr(part, field)
+            np.testing.assert_array_equal(values, values[again])
     action, reward, discount, is_step = np.array(
         [row for number in numbers for row in given[number][1]], np.float64
     ).T
@@ -110,21 +116,22 @@ def test_sequences_are_slices_of_what_happened(capacity, lanes, stack, parts, n_
 @given(data=st.data())
 @settings(max_examples=25)
 def test_priorities_are_those_of_whole_sequences(capacity, lanes, stack, parts, data):
-    rows, tapes, opened = played(data.draw(histories(lanes)), stack)
-    film = player(capacity, lanes, stack, parts, revising=True)(rows)
-    want = starts(tapes, opened, film)
-    leaves = np.asarray(film.priorities.tree.levels[-1])
-    frame = np.asarray(film.storage.frame[:, :: parts.stride, 0]).reshape(-1)
-    assert {*frame[leaves > 0].astype(int)} == set(want)
+    buffer = definition(capacity, lanes, stack, parts, 64, priority_exponent=1.0)
+    played = play(data.draw(histories(lanes)), buffer.spec)
+    state = filled(buffer, played)
+    want = intact_sequences(buffer, played)
+    leaves = np.asarray(state.priorities.tree.levels[-1])
+    numbers = number_of(np.asarray(state.storage.frame[:, :: parts.stride])).reshape(-1)
+    assert {*numbers[leaves > 0]} == set(want)
     assert np.count_nonzero(leaves) == len(want)
-    batch, place = draw(film, 64)
+    batch, indices = sample(buffer, state)
     if not want:
-        assert not np.any(batch.weight) and np.all(place >= len(leaves))
+        assert not np.any(batch.weight) and np.all(indices >= len(leaves))
         return
-    np.testing.assert_array_equal(frame[place], begins_with(film, batch.observation))
+    np.testing.assert_array_equal(numbers[indices], begins_with(buffer, batch.observation))
     weight = batch.weight.reshape(64, -1)
     counts = weight > 0
-    chance = leaves[place] / leaves.sum()
+    chance = leaves[indices] / leaves.sum()
     exact = 1 / (len(want) * chance)
     np.testing.assert_allclose(weight, counts * exact[:, None], rtol=1e-4)
 
@@ -132,41 +139,43 @@ def test_priorities_are_those_of_whole_sequences(capacity, lanes, stack, parts, 
 @pytest.mark.parametrize("moments", [["---"] * 30, ["-t-", "XTC", "--X"] * 12])
 def test_every_sequence_is_equally_likely(moments):
     """Over lanes of different fill."""
-    rows, tapes, opened = played(moments, 1)
-    film = player(50, 3, 1, Sequences(2, 3, 2, 2))(rows)
-    drawn = [begins_with(film, draw(film, 512, seed=s)[0].observation) for s in range(10)]
-    found, counts = np.unique(np.concatenate(drawn), return_counts=True)
-    assert set(found) == set(starts(tapes, opened, film))
+    buffer = definition(50, 3, 1, Sequences(2, 3, 2, 2), 512)
+    played = play(moments, buffer.spec)
+    state = filled(buffer, played)
+    begins = [begins_with(buffer, sample(buffer, state, s)[0].observation) for s in range(10)]
+    found, counts = np.unique(np.concatenate(begins), return_counts=True)
+    assert set(found) == set(intact_sequences(buffer, played))
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_an_episode_by_hand():
-    """Two steps and the end, then a new episode: the memory is forgotten at its first frame, and
-    the final frame is asked about but not learned from."""
+    """Two steps and the end, then a new episode: the recurrent state is reset at its first frame,
+    and the final frame is asked about but not learned from."""
     parts = Sequences(burn_in=1, length=3, stride=6, memory=2)
-    rows, _, _ = played(["-", "t", "-", "-"], 1)
-    batch, place = draw(player(12, 1, 1, parts)(rows), 1)
+    buffer = definition(12, 1, 1, parts, 1)
+    batch, indices = sample(buffer, filled(buffer, play(["-", "t", "-", "-"], buffer.spec)))
     history, then = batch.observation, batch.next_observation
     assert history.observation[0, :, 0].tolist() == [1, 2, 3, 4, 5]
     assert history.first[0].tolist() == [False, False, False, True, False]
     assert history.at[0].tolist() == [1, 2, 3] and then.at[0].tolist() == [2, 2, 4]
     assert batch.action[:, 0].tolist() == [-2, 0, -4]
     assert batch.weight.tolist() == [1.0, 0.0, 1.0]
-    assert place.tolist() == [0]
+    assert indices.tolist() == [0]
 
 
 def test_an_error_for_each_sequence():
     error = jnp.array([1.0, -3.0, 9.0, 2.0, 2.0, -4.0])
     weight = jnp.array([0.5, 0.5, 0.0, 2.0, 2.0, 2.0])
-    errors = jax.jit(films.sequence_errors, static_argnums=(2, 3))
+    errors = jax.jit(sequence_errors, static_argnums=(2, 3))
     for mix, want in [(0.0, [2.0, 8 / 3]), (1.0, [3.0, 4.0]), (0.9, [2.9, 3.6 + 0.8 / 3])]:
         got = errors(error, weight, 2, mix)
         np.testing.assert_allclose(got, want, rtol=1e-6)
     assert errors(error, jnp.zeros(6), 2, 0.9).tolist() == [0.0, 0.0]
 
 
-def test_a_film_too_small_for_its_sequences_is_made_larger():
+def test_a_buffer_too_small_for_its_sequences_is_made_larger():
     parts = Sequences(burn_in=20, length=40, stride=10, memory=2)
-    film = jax.eval_shape(lambda: films.create(spec_of(4), 5, 1, sequences=parts))
-    slots = film.storage.reward.shape[1]
+    buffer = definition(5, 1, 4, parts, 1)
+    slots = jax.eval_shape(buffer.init).storage.reward.shape[1]
+    assert slots == buffer.num_slots
     assert slots % 10 == 0 and slots >= 60 + 4 + 10

@@ -60,6 +60,7 @@ def test_the_import_contract_notices_a_wrong_import(tmp_path):
         "observing",
         "runner",
         "types",
+        "state_dict",
         "ops",
         "networks",
         "buffers",

@@ -59,11 +59,11 @@ TRAPS = {
         ("algorithms/test_optimiser.py::test_a_fixed_temperature_means_itself",),
     ),
     "priorities not updated": Trap(
-        "training/feeding.py",
-        "return revise(experience.priorities, place, errors, appetite.priority_exponent, good)",
-        "return experience.priorities",
+        "buffers/replay.py",
+        "return revise(state.priorities, indices, errors, self.priority_exponent, accepted)",
+        "return state.priorities",
         (
-            "training/test_feeding.py::"
+            "training/test_updates.py::"
             "test_priorities_follow_the_errors_and_importance_weights_become_complete",
         ),
     ),

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.algorithms import find
-from understudy.training.feeding import add, create
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
 from understudy.training.updates import begin, metric_names, updates
-from understudy.types import ArraySpec, Continuous, Discrete, Spec, Transition
+from understudy.types import ArraySpec, Chunk, Continuous, Discrete, Spec, Step
 
 MOVING = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
 CHOOSING = Spec(ArraySpec((3,)), Discrete(3))
@@ -44,7 +43,7 @@ def make_experience(setting, steps=8):
     else:
         action = np.tanh(rng.normal(size=(*lead, 2))).astype(np.float32)
     ended = rng.uniform(size=lead) < 0.2
-    all_steps = Transition(
+    all_steps = Step(
         observation=rng.normal(size=(*lead, 3)).astype(np.float32),
         action=action,
         reward=rng.normal(size=lead).astype(np.float32),
@@ -55,20 +54,18 @@ def make_experience(setting, steps=8):
     memory = getattr(setting.algorithm.config, "memory_width", 0)
     remembered = rng.normal(size=(*lead, memory)).astype(np.float32) if memory else None
 
+    buffer, valid = setting.buffer, np.ones((steps, LANES), bool)
+
     def fill(steps, remembered):
-        experience = create(setting.algorithm.appetite, setting.spec, LANES)
-
-        def one(experience, step):
-            return add(experience, step[0], jnp.ones(LANES, bool), step[1]), None
-
-        return jax.lax.scan(one, experience, (steps, remembered))[0]
+        return buffer.add(buffer.init(), Chunk(steps, jnp.asarray(valid), remembered))
 
     return jax.jit(jax.vmap(fill, in_axes=1))(all_steps, remembered)
 
 
 def in_one_process(setting, learner, experience, first_index, count):
     """What everything else is compared with: learner and priorities."""
-    one = partial(updates, setting.algorithm, first_index=jnp.int32(first_index), count=count)
+    index = jnp.int32(first_index)
+    one = partial(updates, setting.algorithm, setting.buffer, first_index=index, count=count)
     return jax.jit(over_members(one, setting.num_seeds))(learner, experience)
 
 

@@ -217,15 +217,14 @@ def test_memory_travels_with_the_steps():
     config = us.SACConfig(**(SMALL | dict(batch_size=16)), memory="gru", memory_size=4,
                           share_encoder=True, burn_in=2, sequence_length=4)  # fmt: skip
     agent = us.SAC("Pendulum-v1", config, cluster=Cluster(2, fragment=FRAGMENT, cpus_each=0.5))
-    trainer, blocks = agent._ensure_trainer(), []
+    trainer, brought = agent._ensure_trainer(), []
     learn = trainer._learn
-    trainer._learn = lambda deliveries: (blocks.extend(deliveries), learn(deliveries))
+    trainer._learn = lambda deliveries: (brought.extend(deliveries), learn(deliveries))
     train(agent, 120)
-    assert agent.steps == sum(delivery.order.iterations for delivery in blocks) == 120
-    fields = trainer._parcel
+    assert agent.steps == sum(delivery.order.iterations for delivery in brought) == 120
     for place in (0, 1):
-        mine = np.concatenate([each.blocks for each in blocks if each.place == place])
-        memory = fields.read(mine)["memory"]
+        mine = np.concatenate([each.rows for each in brought if each.place == place], axis=1)
+        memory = mine["recurrent_state"].reshape(-1, 4)
         assert not memory[0].any()
         assert np.abs(memory[1:]).max(axis=1).all()  # the first episode is longer than this
         assert len(np.unique(memory, axis=0)) == len(memory)

@@ -18,10 +18,8 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check
 from understudy.distributed.replay_shards import ShardedWorkers, _add, part_kept
 from understudy.errors import CheckpointError, ClusterError
-from understudy.training.collector import step_fields
-from understudy.training.feeding import create
-from understudy.training.fragments import Fragment
-from understudy.training.step_packing import Parcel
+from understudy.training.learner import Rows
+from understudy.training.step_packing import as_bytes, rows_of, step_rows
 from understudy.training.updates import Ready, finish, ready
 from understudy.types import ConfigError
 
@@ -37,53 +35,55 @@ RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkp
 
 
 SETTING = make_setting("ddqn", members=MEMBERS, target_update_interval=5)
+ROWS = step_rows(SETTING.algorithm, SETTING.spec)
 
 
-def make_fragment(seed, steps=6):
+def make_chunk(seed, steps=6):
     """What a collector has brought."""
-    rng, rows = np.random.default_rng(seed), MEMBERS * steps * ENVS
-    ended = rng.uniform(size=rows) < 0.2
-    arrays = dict.fromkeys(step_fields(SETTING), 0) | {
-        "observation": rng.normal(size=(rows, 3)),
-        "action": rng.integers(0, 3, rows),
-        "reward": rng.normal(size=rows),
-        "terminated": ended & (rng.uniform(size=rows) < 0.5),
+    rng, shape = np.random.default_rng(seed), (MEMBERS, steps, ENVS)
+    ended = rng.uniform(size=shape) < 0.2
+    fields = {
+        "reward": rng.normal(size=shape),
+        "observation": rng.normal(size=(*shape, 3)),
+        "action": rng.integers(0, 3, shape),
+        "terminated": ended & (rng.uniform(size=shape) < 0.5),
         "last": ended,
-        "next_observation": rng.normal(size=(rows, 3)),
-        "valid": True,
+        "next_observation": rng.normal(size=(*shape, 3)),
+        "valid": np.ones(shape, bool),
     }
-    packed = Parcel(step_fields(SETTING)).pack(rows, arrays)
-    return Fragment(packed.reshape(MEMBERS, steps, ENVS, -1), np.full(MEMBERS, 7, np.int32))
+    rows = rows_of(ROWS.dtype, fields)
+    return Rows(as_bytes(rows), np.full(MEMBERS, 7, np.int32))
 
 
 class InOneProcess:
-    """One member's updates, of rows that are drawn from the same rings by the same keys: one batch,
-    whose rows have the weight of what they stand for. (DDQN's gradients have no noise.)"""
+    """One member's updates, of rows sampled from the same parts of replay by the same keys:
+    one batch, whose rows have the weight of what they stand for. (DDQN's gradients have no
+    noise.)"""
 
     def __init__(self, member, learner):
         self.learner, self._member = jax.tree.map(lambda x: x[member], learner), member
-        appetite, lanes = part_kept(SETTING, CLUSTER, 0)
-        self._rings = [create(appetite, SETTING.spec, lanes) for _ in range(2)]
-        self._add = jax.jit(partial(_add, Parcel(step_fields(SETTING))))
+        self._buffer = part_kept(SETTING, CLUSTER, 0)
+        self._parts = [self._buffer.init() for _ in range(2)]
+        self._add = jax.jit(partial(_add, self._buffer, ROWS))
         self._one = jax.jit(self._update, static_argnums=(2, 3))
 
-    def add(self, place, fragment):
-        own = Fragment(fragment.blocks[self._member], jnp.int32(0))
-        self._rings[place] = self._add(self._rings[place], own)
+    def add(self, place, chunk):
+        own = Rows(chunk.data[self._member], jnp.int32(0))
+        self._parts[place] = self._add(self._parts[place], own)
 
     def learn(self, index):
         due = SETTING.algorithm.due(index)
-        rings = {place: ring for place, ring in enumerate(self._rings) if ring.stored.sum()}
-        self.learner = self._one(self.learner, list(rings.values()), tuple(rings), due)
+        parts = {place: part for place, part in enumerate(self._parts) if part.stored.sum()}
+        self.learner = self._one(self.learner, list(parts.values()), tuple(parts), due)
 
-    def _update(self, learner, rings, places, due):
+    def _update(self, learner, parts, places, due):
         algorithm, state = SETTING.algorithm, learner.state
-        half = type(algorithm)(replace(algorithm.config, batch_size=6))
-        total, batches = sum(ring.stored.sum() for ring in rings), []
-        for place, ring in zip(places, rings, strict=True):
+        assert self._buffer.batch_size == 6
+        total, batches = sum(part.stored.sum() for part in parts), []
+        for place, part in zip(places, parts, strict=True):
             own = state._replace(key=jax.random.fold_in(state.key, place))
-            batch = ready(half, own, ring).batch
-            weight = batch.weight * ring.stored.sum() / total * len(rings)
+            batch = ready(algorithm, self._buffer, own, part).batch
+            weight = batch.weight * part.stored.sum() / total * len(parts)
             batches.append(batch._replace(weight=weight))
         batch = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
         gradients, aux = algorithm.gradients(state, batch, state.key, due)
@@ -97,10 +97,10 @@ def test_updates_are_those_of_one_process_that_draws_the_same_rows():
     singles = [InOneProcess(member, learner) for member in range(MEMBERS)]
     index = 0
     for number, (collector, updates) in enumerate([(0, 2), (1, 6), (0, 4)]):
-        workers.add(collector, make_fragment(number))
+        workers.add(collector, make_chunk(number))
         learner, _ = workers.learn(learner, None, index, updates)
         for single in singles:
-            single.add(collector, make_fragment(number))
+            single.add(collector, make_chunk(number))
             for each in range(updates):
                 single.learn(index + each)
         index += updates
@@ -119,10 +119,10 @@ def test_on_arrival_everyone_draws_for_itself_who_keeps_something():
     workers, learner = ShardedWorkers(SETTING, cluster), make_learner(SETTING)
     with pytest.raises(ClusterError, match="none of 2 gradient workers keeps a step"):
         workers.learn(learner, None, 0, 1)
-    workers.add(1, make_fragment(0))
+    workers.add(1, make_chunk(0))
     learner, _ = workers.learn(learner, None, 0, 5)
     assert workers.facts()["gradient_staleness_max"] == 0  # there is one who can
-    workers.add(0, make_fragment(1))
+    workers.add(0, make_chunk(1))
     updates, stale = 5, 0
     while not stale:  # until the other one takes part
         learner, _ = workers.learn(learner, None, updates, 1)
@@ -223,7 +223,7 @@ def test_lost_objects_are_sent_again(ray, monkeypatch):
 
     monkeypatch.setattr(ray, "get", losing)
     for number, collector in enumerate((0, 0, 1)):
-        workers.add(collector, make_fragment(number, steps=4))
+        workers.add(collector, make_chunk(number, steps=4))
     learner, _ = workers.learn(learner, None, 0, 10)
     assert list(learner.state.updates) == [10] * MEMBERS and len(gets) > 20
     kept = workers.named()  # once, though it was sent again when its arrival was not heard of

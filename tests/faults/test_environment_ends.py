@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from fault_env import FaultEnv
 
-from understudy.buffers import replay as ring
-from understudy.buffers import rollout
+from understudy.buffers import ReplayBuffer, RolloutBuffer
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.ops.returns import gae
-from understudy.types import ArraySpec, Continuous, Spec, Transition
+from understudy.types import ArraySpec, Chunk, Continuous, Spec, Step
 
 SPEC = Spec(ArraySpec((1,)), Continuous((-1.0,), (1.0,), (1,)))
 GAMMA = 0.5
 ONE = np.float32(1.0)
-ADD_TO_RING, ADD_TO_ROLLOUT = jax.jit(ring.add), jax.jit(rollout.add)
+HYPER = {"gamma": np.float32(GAMMA), "reward_scale": ONE}
 
 
 class Ends(gymnasium.Env):
@@ -46,20 +45,20 @@ class Ends(gymnasium.Env):
 
 
 def transitions(envs, count):
-    """What an engine hands to the experience: steps and their validity."""
+    """Chunks of one step, as a collector makes them."""
     observation = envs.reset()
     for _ in range(count):
         action = np.zeros((envs.num_envs, envs.spec.action.size), np.float32)
         step = envs.step(action)
         facts = (observation, action, step.reward, step.terminated, step.last)
-        yield Transition(*map(np.array, (*facts, step.next_observation))), step.valid
+        step_rows = Step(*map(np.array, (*facts, step.next_observation)))
+        yield Chunk.of_one_step(step_rows, np.array(step.valid))
         observation = step.observation
 
 
-def sampled(store, n_step):
-    """next observation → all pairs (reward, discount) that lead to it, of everything in a ring."""
-    draw = jax.jit(partial(ring.sample, batch_size=256, n_step=n_step))
-    batch, _ = draw(store, jax.random.PRNGKey(0), gamma=np.float32(GAMMA), reward_scale=ONE)
+def sampled(buffer, store):
+    """next observation → all pairs (reward, discount) that lead to it, of everything in replay."""
+    batch, _ = jax.jit(buffer.sample)(store, jax.random.PRNGKey(0), HYPER)
     facts = zip(batch.reward.tolist(), batch.discount.tolist(), strict=True)
     found = defaultdict(set)
     for seen, pair in zip(batch.next_observation.tolist(), facts, strict=True):
@@ -68,18 +67,22 @@ def sampled(store, n_step):
 
 
 def collected(steps, horizon):
-    store = rollout.create(SPEC, horizon, 1)
-    for step, valid in steps:
-        store = ADD_TO_ROLLOUT(store, step, np.array(valid))
-    return jax.jit(rollout.trajectory)(store, gamma=np.float32(GAMMA), reward_scale=ONE)
+    buffer = RolloutBuffer(SPEC, horizon, 1)
+    store, add = buffer.init(), jax.jit(buffer.add)
+    for chunk in steps:
+        store = add(store, chunk)
+    return jax.jit(buffer.sample)(store, jax.random.PRNGKey(0), HYPER)[0]
 
 
-@pytest.mark.fault(12, "terminated, truncated, both, at the first step: the exact discount (ring)")
+@pytest.mark.fault(
+    12, "terminated, truncated, both, at the first step: the exact discount (replay)"
+)
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_discounts_from_the_ring(n_step):
-    store = ring.create(SPEC, 8, 1)
-    for step, valid in transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5):
-        store = ADD_TO_RING(store, step, np.array(valid))
+def test_discounts_from_replay(n_step):
+    buffer = ReplayBuffer(SPEC, 8, 1, 256, n_step)
+    store, add = buffer.init(), jax.jit(buffer.add)
+    for chunk in transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5):
+        store = add(store, chunk)
     # Terminated and truncated at once is terminated; only truncated bootstraps from its own next
     # observation.
     want = {(1.0,): {(1.0, 0.0)}, (2.0,): {(2.0, GAMMA)}, (3.0,): {(4.0, 0.0)}}
@@ -87,7 +90,7 @@ def test_discounts_from_the_ring(n_step):
         want |= {(4.0,): {(8.0, GAMMA)}, (5.0,): {(16.0, GAMMA)}}
     else:
         want |= {(5.0,): {(8 + GAMMA * 16, GAMMA**2), (16.0, GAMMA)}}
-    assert sampled(store, n_step) == want
+    assert sampled(buffer, store) == want
 
 
 @pytest.mark.fault(12, "the same for a rollout, with resets in its middle")
@@ -105,25 +108,28 @@ CUT_PLAN = {CUT_SEEDS(0, 0): (3, "raise")}  # two good steps, then the environme
 
 
 @pytest.mark.fault(1, "the cut episode never bridges two: n-step sums stop at its last good step")
-def test_a_cut_episode_is_not_bridged_in_the_ring():
+def test_a_cut_episode_is_not_bridged_in_replay():
     envs = SerialEnvs([partial(FaultEnv, 0, CUT_PLAN, [])], CUT_SEEDS)
     spec, (first, second) = envs.spec, (CUT_SEEDS(0, number) % 997 for number in (0, 1))
-    store = ring.create(spec, 8, 1)
-    for step, valid in transitions(envs, 5):
-        store = ADD_TO_RING(store, step, np.array(valid))
+    buffer = ReplayBuffer(spec, 8, 1, 256, n_step=3)
+    store, add = buffer.init(), jax.jit(buffer.add)
+    for chunk in transitions(envs, 5):
+        store = add(store, chunk)
     envs.close()
     # Each step gives −1; there are two good ones of each episode, before and after the cut.
     both = {(-1 - GAMMA, GAMMA**2), (-1.0, GAMMA)}
-    assert sampled(store, 3) == {(0, first, 2, 0): both, (0, second, 2, 0): both}
+    assert sampled(buffer, store) == {(0, first, 2, 0): both, (0, second, 2, 0): both}
     assert store.storage.last[0, :4].tolist() == [False, True, False, False]
-    assert int(ring.num_stored(store)) == 4
+    assert int(buffer.num_stored(store)) == 4
 
 
 @pytest.mark.fault(1, "nor do advantages cross the cut in a rollout")
 def test_a_cut_episode_is_not_bridged_in_a_rollout():
     row, no = np.zeros((1, 1), np.float32), np.array([False])
     rows = [
-        (Transition(row, row, np.float32([reward]), no, np.array([last]), row), np.array([valid]))
+        Chunk.of_one_step(
+            Step(row, row, np.float32([reward]), no, np.array([last]), row), np.array([valid])
+        )
         for reward, last, valid in [
             (1.0, False, True),
             (2.0, False, True),

@@ -183,10 +183,10 @@ def test_a_short_training_learns_with_default_settings(caplog):
     config = us.TD3Config(hidden_sizes=(8,), batch_size=8, buffer_size=4_000)
     agent = us.TD3("jax:Pendulum-v1", config)
     agent.train(400, progress=False)
-    assert agent._trainer.cadence.random_iterations == 40
+    assert agent._trainer.update_schedule.random_iterations == 40
     assert agent._trainer.position.updates == 361 and not caplog.records
     agent.train(4_000 - 400, progress=False)  # no second phase of random actions
-    assert agent._trainer.cadence.random_iterations == 40
+    assert agent._trainer.update_schedule.random_iterations == 40
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, capture, restore
 from understudy.runs import checkpoint
-from understudy.training.snapshot import name_leaves
+from understudy.state_dict import name_leaves
 from understudy.types import CheckpointError
 
 pytestmark = pytest.mark.agents

@@ -53,6 +53,15 @@ def test_four_seeds_go_on_to_the_bit(tmp_path, env):
     compare(tmp_path, "SAC", env, num_seeds=4, num_envs=2)
 
 
+@pytest.mark.fault(30, "in the middle of a chunk, whose policy the learner has left behind")
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("SAC", {}), pytest.param("TD3", dict(num_seeds=2, num_envs=2), marks=pytest.mark.slow)],
+)
+def test_a_run_goes_on_in_mid_chunk_to_the_bit(tmp_path, kind, settings):
+    compare(tmp_path, kind, PENDULUM, chunk_steps=7, **settings)
+
+
 @pytest.mark.slow
 @pytest.mark.fault(30, "prioritised replay")
 @pytest.mark.parametrize("env", [CART, NATIVE_CART])

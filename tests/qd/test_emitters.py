@@ -1,7 +1,5 @@
 """Variation by hand, and by TD3's own update."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,19 +7,19 @@ import pytest
 from qd_cases import SIZE, bits, flat, plan
 from walking_native import SPEC
 
-from understudy.buffers import replay as ring
 from understudy.qd import repertoire as qd
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
 from understudy.qd.emitters.iso_line import vary
 from understudy.qd.map_elites import Generations
-from understudy.training.feeding import draw
-from understudy.training.updates import updates
-from understudy.types import Transition
+from understudy.training.setup import make_buffer
+from understudy.training.updates import sample_batch, updates
+from understudy.types import Chunk, Step
 
 KEY = jax.random.PRNGKey(5)
 GUIDED, LANES = 4, 8
 PLAN = plan()
 TD3 = PLAN.td3
+BUFFER = make_buffer(TD3, SPEC, LANES)
 STEPS, RATE = 3, 0.01
 
 
@@ -55,19 +53,16 @@ def filled(parents):
 def wandered(seed=0, steps=20):
     """Replay in which something happened."""
     random = np.random.default_rng(seed)
-    experience = jax.jit(lambda: ring.create(SPEC, 400, LANES))()
+    experience = jax.jit(BUFFER.init)()
 
     def some(*shape):
         return random.uniform(-1, 1, (steps, LANES, *shape)).astype(np.float32)
 
     ends = random.random((steps, LANES)) < 0.2
-    all_steps = Transition(*map(jnp.asarray, (some(2), some(2), some(), ends, ends, some(2))))
+    all_steps = Step(*map(jnp.asarray, (some(2), some(2), some(), ends, ends, some(2))))
     valid = jnp.asarray(np.ones((steps, LANES), bool))
 
-    def one(experience, now):
-        return ring.add(experience, *now), None
-
-    return jax.jit(partial(jax.lax.scan, one))(experience, (all_steps, valid))[0]
+    return jax.jit(BUFFER.add)(experience, Chunk(all_steps, valid))
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +162,7 @@ def td3_climbs(state, policy, batches):
 
 def test_a_climb_is_td3s_own_update_of_the_actor(learner, experience, climbed):
     parents = policies(6)
-    drawn = jax.jit(lambda key: draw(TD3, learner.state, experience, key)[0])
+    drawn = jax.jit(lambda key: sample_batch(TD3, BUFFER, learner.state, experience, key)[0])
     batches = [drawn(key) for key in np.asarray(jax.random.split(KEY, STEPS))]
     for row in range(3):
         wanted = td3_climbs(learner.state, row_of(parents, row), batches)
@@ -215,11 +210,13 @@ def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
     td3, count = emitter._td3, emitter._critic_steps
     assert count > td3.due_period > 1, "some updates must leave the actor alone"
     told = learner
-    one = jax.jit(lambda learner, index: updates(td3, learner, experience, index, 1)[0])
+    one = jax.jit(lambda learner, index: updates(td3, BUFFER, learner, experience, index, 1)[0])
     single = start
     for index in range(count):
         single = one(single, jnp.int32(index))
-    together = jax.jit(lambda learner: updates(td3, learner, experience, jnp.int32(0), count)[0])
+    together = jax.jit(
+        lambda learner: updates(td3, BUFFER, learner, experience, jnp.int32(0), count)[0]
+    )
     for other in (single, together(start)):
         named = jax.tree_util.tree_flatten_with_path(told)[0]
         for (path, left), right in zip(named, jax.tree.leaves(other), strict=True):

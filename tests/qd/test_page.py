@@ -13,7 +13,7 @@ from understudy.qd.repertoire_file import pack
 from understudy.qd.tessellation import make_cvt, make_grid
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
-from understudy.training.snapshot import under
+from understudy.state_dict import under
 
 LOW, HIGH, NAMES = (0.0, -2.0), (1.0, 2.0), ("left foot", "right foot")
 CVT = make_cvt(20, LOW, HIGH, samples=500)

@@ -53,10 +53,10 @@ def test_episodes_join_without_a_seam(run):
 
 def test_the_steady_program_computes_what_the_general_one_does(run, make_trainer, short_programs):
     position, state, quick = run
-    assert quick.cadence.steady(EARLY - 20, EARLY)
+    assert quick.update_schedule.steady(EARLY - 20, EARLY)
     masked = make_trainer("td3", "jax:Pendulum-v1", **LONG)
     masked._steady = None  # any use of it would fail
-    masked.cadence = _NeverSteady(masked.cadence)
+    masked.update_schedule = _NeverSteady(masked.update_schedule)
     masked.advance(EARLY)
     assert position == masked.position
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(masked.learner.state), strict=True):
@@ -64,8 +64,8 @@ def test_the_steady_program_computes_what_the_general_one_does(run, make_trainer
 
 
 class _NeverSteady:
-    def __init__(self, cadence):
-        self._cadence = cadence
+    def __init__(self, update_schedule):
+        self._cadence = update_schedule
 
     def __getattr__(self, name):
         return getattr(self._cadence, name)
@@ -89,7 +89,7 @@ def test_any_number_of_iterations(make_trainer, short_programs):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-# One member: also in test_feeding.py, with priorities.
+# One member: also in test_updates.py, with priorities.
 @pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=members, buffer_size=54_320)
@@ -133,7 +133,7 @@ def test_an_irregular_update_schedule(make_trainer, short_programs):
     trainer = make_trainer(
         "td3", "jax:Pendulum-v1", num_seeds=2, num_envs=3, updates_per_step=0.5, min_buffer_size=6
     )
-    assert not trainer.cadence.regular
+    assert not trainer.update_schedule.regular
     for iterations, updates in ((1, 0), (1, 1), (1, 3), (37, 58)):
         trainer.advance(iterations)
         assert trainer.position.updates == updates

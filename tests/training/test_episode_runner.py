@@ -12,10 +12,10 @@ from walking_native import SPEC, NativeWalk, place
 
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
-from understudy.buffers import replay as ring
+from understudy.buffers import ReplayBuffer
 from understudy.envs import EpisodeSeeds, Guard, SerialEnvs
 from understudy.training.episode_runner import HostStage, NativeStage, finish
-from understudy.types import Continuous
+from understudy.types import Chunk, Continuous
 
 # They end after 1, 2 and 4 steps, and not at all: numbers that float32 adds without rounding.
 WAYS = ((1.0, 0.5), (0.5, -0.25), (0.25, 1.0), (-0.5, 0.0))
@@ -29,7 +29,7 @@ class Onward(Algorithm):
 
     name, supported_actions = "onward", (Continuous,)
     config_class = find("td3").config_class
-    appetite = property(lambda self: self.config.appetite)
+    needs = property(lambda self: self.config.needs)
 
     def act(self, policy, memory, observation, first, key, explore):
         assert explore is False
@@ -44,12 +44,14 @@ class Onward(Algorithm):
     init = policy = due = gradients = apply = choose = _unused
 
 
-add = jax.jit(ring.add)
+BUFFER = ReplayBuffer(SPEC, 400, ROWS)
+add = jax.jit(BUFFER.add)
 
 
 def play_native(over, limit):
-    stage = NativeStage(Onward(), NativeWalk(), SPEC, ROWS, 1, place(over), limit)
-    return jax.jit(stage.play)(jnp.array(WAYS), KEYS, ring.create(SPEC, 400, ROWS))
+    walk = NativeWalk()
+    stage = NativeStage(Onward(), walk, SPEC, ROWS, 1, place(over), limit, buffer=BUFFER)
+    return jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
 
 
 def host_stage(over="last", limit=None, plans=None, guard=None):
@@ -63,9 +65,9 @@ def play_host(over, limit, only=True, ways=WAYS, **trouble):
     observation = stage.envs.reset()
     steps = stage.steps(jnp.array(ways), observation, tries=3, only=only)
     played = finish(steps, told.append)
-    stored = ring.create(SPEC, 400, ROWS)
+    stored = BUFFER.init()
     for step, valid in told:
-        stored = add(stored, step, valid)
+        stored = add(stored, Chunk.of_one_step(step, valid))
     return played, stored
 
 
@@ -173,8 +175,9 @@ def test_a_policy_that_gives_no_numbers_fails_alone():
 
 
 def test_steps_that_are_not_finite_stay_out_of_replay():
-    stage = NativeStage(Onward(), NativeWalk(stumbles_at=-1.0), SPEC, ROWS, 1, place("mean"))
-    played, stored = jax.jit(stage.play)(jnp.array(WAYS), KEYS, ring.create(SPEC, 400, ROWS))
+    walk = NativeWalk(stumbles_at=-1.0)
+    stage = NativeStage(Onward(), walk, SPEC, ROWS, 1, place("mean"), buffer=BUFFER)
+    played, stored = jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
     assert np.isnan(played.total[3]) and np.isnan(played.descriptor[3]).all()
     until = by_hand(WAYS[3], 2)  # at -1.5 it stumbles
     assert_lane_is(stored, 3, until, WAYS[3])

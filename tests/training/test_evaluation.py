@@ -28,7 +28,7 @@ class Same(Algorithm):
     name, supported_actions = "same", (Continuous,)
     config_class = find("sac").config_class
 
-    appetite = property(lambda self: self.config.appetite)
+    needs = property(lambda self: self.config.needs)
 
     def act(self, policy, memory, observation, first, key, explore):
         assert explore is False, "evaluation is deterministic"

@@ -46,7 +46,7 @@ def case(kind, members=1):
 def programs(kind, members):
     setting, _, _, shares = case(kind, members)
     return (
-        jax.jit(over_members(partial(ready, setting.algorithm), members)),
+        jax.jit(over_members(partial(ready, setting.algorithm, setting.buffer), members)),
         jax.jit(shares.send, static_argnums=2),
         jax.jit(shares.answer, static_argnums=3),
         jax.jit(shares.receive, static_argnums=4),
@@ -141,13 +141,13 @@ def test_an_update_that_is_not_finite_is_discarded_as_a_whole():
 
 def test_a_late_priority_does_not_bring_back_what_cannot_be_drawn():
     _, _, experience, _ = case("ddqn")
-    ring = jax.tree.map(lambda x: x[0], experience)
-    slots = ring.storage.reward.shape[1]
-    free = int(ring.cursor[0])
-    assert sum_tree.read(ring.priorities.tree, jnp.array([free]))[0] == 0
+    replay = jax.tree.map(lambda x: x[0], experience)
+    slots = replay.storage.reward.shape[1]
+    free = int(replay.cursor[0])
+    assert sum_tree.read(replay.priorities.tree, jnp.array([free]))[0] == 0
     place = jnp.array([free, 0, slots], jnp.int32)  # the free slot, and the first of two lanes
-    late = np.asarray(still_drawable(ring, place))
-    assert late[0] >= ring.priorities.tree.levels[-1].size
+    late = np.asarray(still_drawable(replay.priorities, place))
+    assert late[0] >= replay.priorities.tree.levels[-1].size
     assert np.array_equal(late[1:], place[1:])
 
 

@@ -12,18 +12,16 @@ import pytest
 from scripted import Scripted
 
 import understudy as us
+from understudy import state_dict
 from understudy.algorithms import find
-from understudy.buffers import replay as ring
+from understudy.buffers import HostReplayBuffer, ReplayBuffer, host_replay
 from understudy.buffers.frame_batch import to_batch
 from understudy.envs.make import resolve
 from understudy.errors import CheckpointError, ConfigError
-from understudy.training import loop as host
+from understudy.training import loop
 from understudy.training import replay_placement as keeping
-from understudy.training import snapshot
-from understudy.training.feeding import shifted
-from understudy.training.learner import Learning
-from understudy.training.replay_placement import HostReplay
-from understudy.training.snapshot import name_ring
+from understudy.training.learner import Learner
+from understudy.training.updates import shift_images
 
 pytestmark = pytest.mark.agents
 
@@ -75,21 +73,21 @@ def test_it_holds_what_the_device_would(make_trainer, algorithm, env, settings, 
     there, here = make(), make(replay_storage=storage)
     for trainer in (there, here):
         if not learns:
-            trainer.cadence = trainer.cadence.refilling(NEVER)
+            trainer.update_schedule = trainer.update_schedule.refilling(NEVER)
         trainer.advance(70)  # more than round once
-    assert isinstance(here.experience, HostReplay)
-    named, wanted = here.experience.named(), name_ring(there.experience)
+    assert isinstance(here.buffer, HostReplayBuffer)
+    named, wanted = (one.buffer.state_dict(one.experience) for one in (here, there))
     assert named.pop("slots") == wanted["storage.reward"].shape[2]
     assert named.keys() == wanted.keys()
     for name, array in wanted.items():
-        # Memory is that of weights which have learned from other draws.
-        if name != "memory":
+        # The recurrent state is that of weights which have learned from other samples.
+        if name != "recurrent_state":
             np.testing.assert_array_equal(named[name], array, err_msg=name)
     assert here.position == there.position and (here.position.updates > 0) == learns
 
 
 @pytest.mark.slow
-def test_vectors_are_on_film_there(make_trainer):
+def test_vectors_are_in_frame_replay_there(make_trainer):
     there, here = (
         make_trainer(
             "td3", lambda: Scripted(rude=True), replay_storage=storage, min_buffer_size=60, **RANDOM
@@ -98,18 +96,19 @@ def test_vectors_are_on_film_there(make_trainer):
     )
     for trainer in (there, here):
         trainer.advance(40)
-    assert isinstance(there.experience, ring.Ring) and there.position.updates == 0
-    film = {name: x[0, 0] for name, x in here.experience.named().items() if "storage" in name}
-    taken, seen = film["storage.step"], jax.device_get(there.experience.storage)
+    assert isinstance(there.buffer, ReplayBuffer) and there.position.updates == 0
+    arrays = here.buffer.state_dict(here.experience)
+    frames = {name: x[0, 0] for name, x in arrays.items() if "storage" in name}
+    taken, seen = frames["storage.step"], jax.device_get(there.experience.storage)
     for name in ("action", "reward", "terminated", "last"):
         wanted = getattr(seen, name)[0, 0][: taken.sum()]
-        np.testing.assert_array_equal(film[f"storage.{name}"][taken], wanted)
+        np.testing.assert_array_equal(frames[f"storage.{name}"][taken], wanted)
     np.testing.assert_array_equal(
-        film["storage.frame"][taken], seen.observation[0, 0][: taken.sum()]
+        frames["storage.frame"][taken], seen.observation[0, 0][: taken.sum()]
     )
     after = np.flatnonzero(taken) + 1
     np.testing.assert_array_equal(
-        film["storage.frame"][after], seen.next_observation[0, 0][: taken.sum()]
+        frames["storage.frame"][after], seen.next_observation[0, 0][: taken.sum()]
     )
 
 
@@ -130,11 +129,14 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
     )
     trainer.advance(40)
     before, number = jax.device_get(trainer.learner), trainer.position.updates
-    stored = []
-    add = HostReplay.add
-    monkeypatch.setattr(HostReplay, "add", lambda self, report: (add(self, report), stored.append(
-        self._film.sample(16, trainer.setting.algorithm.appetite.n_step, seed=0, update=number)
-    )))  # fmt: skip
+    stored, add = [], HostReplayBuffer.add
+
+    def add_and_draw(self, state, chunk):
+        state = add(self, state, chunk)
+        stored.append(jax.tree.map(lambda x: x[:, 0], self.draw(state, number, 1)[0]))
+        return state
+
+    monkeypatch.setattr(HostReplayBuffer, "add", add_and_draw)
     trainer.advance(1)
     made, after = trainer.setting.algorithm, jax.device_get(trainer.learner)
     for member in (0, 1):
@@ -152,9 +154,9 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
 @partial(jax.jit, static_argnums=(0, 3))
 def by_hand(algorithm, state, drawn, number):
     hyper, (key, shift_key, update_key) = state.hyper, jax.random.split(state.key, 3)
-    batch = to_batch(drawn, gamma=hyper["gamma"], reward_scale=hyper["reward_scale"])
-    if algorithm.appetite.random_shift:
-        batch = shifted(batch, 1, algorithm.appetite.random_shift, shift_key)
+    batch = to_batch(drawn, hyper)
+    if algorithm.needs.random_shift:
+        batch = shift_images(batch, 1, algorithm.needs.random_shift, shift_key)
     batch = algorithm.prepare(state, batch)
     return algorithm.update(state, batch, update_key, algorithm.due(number))[0]._replace(key=key)
 
@@ -162,15 +164,16 @@ def by_hand(algorithm, state, drawn, number):
 def assert_alike(one, other):
     for a, b in zip(jax.tree.leaves(one.learner), jax.tree.leaves(other.learner), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    for name, array in one.experience.named().items():
-        np.testing.assert_allclose(array, other.experience.named()[name], rtol=1e-3, atol=1e-4)
+    arrays, others = (each.buffer.state_dict(each.experience) for each in (one, other))
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, others[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
     settings = dict(num_seeds=2, num_envs=2, normalise_observations=True, replay_storage="host")
     here = make_trainer("ddqn", "CartPole-v1", **settings)
-    monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
+    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
     there = make_trainer("ddqn", "CartPole-v1", **settings)
     for trainer in (here, there):
         trainer.advance(40)
@@ -185,15 +188,21 @@ def test_many_updates_go_to_the_device_in_parts(make_trainer, monkeypatch):
         make_trainer, "td3", "Pendulum-v1", update_every=5, replay_storage="host",
         anneal_learning_rate=True,
     )  # fmt: skip
-    trainers = []
+    trainers, drawn, draw = [], [], HostReplayBuffer.draw
+
+    def count(*arguments):
+        drawn.append(draw(*arguments)[1])
+        return draw(*arguments)
+
+    monkeypatch.setattr(HostReplayBuffer, "draw", count)
     for largest in (2**20, 2_000):
-        monkeypatch.setattr(keeping, "LARGEST_DRAW", largest)
+        monkeypatch.setattr(host_replay, "LARGEST_DRAW", largest)
         trainers.append(make())
         trainers[-1].position.horizon = 100
         trainers[-1].schedule({})
         trainers[-1].advance(61)
     whole, parts = trainers
-    assert 1 <= parts.experience._most < 5 <= whole.experience._most
+    assert drawn[:9] == [5] * 9 and max(drawn[9:]) < 5 and sum(drawn[9:]) == 45
     assert whole.position.updates == int(parts.learner.state.updates[0]) == 45
     assert_alike(whole, parts)
 
@@ -261,12 +270,12 @@ def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
     there = make()
     with_room(monkeypatch, device=0.0, host=1.0, disk=1.0)
     here = make()
-    assert isinstance(here.experience, HostReplay)
+    assert isinstance(here.buffer, HostReplayBuffer)
     here.advance(50)
     saved = here.snapshot()
     monkeypatch.undo()
     there.restore(saved)
-    assert isinstance(there.experience, HostReplay)
+    assert isinstance(there.buffer, HostReplayBuffer)
     for trainer in (here, there):
         trainer.advance(20)
     for a, b in zip(jax.tree.leaves(here.learner), jax.tree.leaves(there.learner), strict=True):
@@ -276,7 +285,7 @@ def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
 @pytest.mark.parametrize("storage", [pytest.param("host", marks=pytest.mark.slow), "disk"])
 def test_a_snapshot_does_not_change_with_its_original(make_trainer, storage):
     trainer = make_trainer("ddqn", Screen, num_envs=2, replay_storage=storage, **RANDOM)
-    trainer.cadence = trainer.cadence.refilling(NEVER)
+    trainer.update_schedule = trainer.update_schedule.refilling(NEVER)
     trainer.advance(30)
     saved = trainer.snapshot().world
     copies = {name: array.tobytes() for name, array in saved.items()}
@@ -292,6 +301,6 @@ def test_a_disk_without_room_for_the_copy(make_trainer, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(snapshot.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(state_dict.tempfile, "TemporaryFile", full)
     with pytest.raises(CheckpointError, match=r"copy of replay.*No space left"):
         trainer.snapshot()

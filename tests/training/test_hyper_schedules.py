@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.training.hyper_schedules import Movement, check_names, per_member
+from understudy.training.hyper_schedules import HyperSchedules, check_names, per_member
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -102,11 +102,11 @@ def test_members_with_learning_rates_of_their_own_are_single_runs(make_trainer):
 
 def test_a_curve_with_one_value_per_member():
     config = us.SACConfig()
-    movement = Movement({"tau": us.linear([0.1, 0.2], [0.3, 0.2])}, 100, 2, config)
-    np.testing.assert_allclose(movement.at(50), [[0.2], [0.2]], rtol=1e-6)
-    assert movement.over([0, 100]).shape == (2, 2, 1)
-    movement.end(["tau"])
-    assert np.isnan(movement.at(0)).all()
+    hyper_schedules = HyperSchedules({"tau": us.linear([0.1, 0.2], [0.3, 0.2])}, 100, 2, config)
+    np.testing.assert_allclose(hyper_schedules.at(50), [[0.2], [0.2]], rtol=1e-6)
+    assert hyper_schedules.over([0, 100]).shape == (2, 2, 1)
+    hyper_schedules.end(["tau"])
+    assert np.isnan(hyper_schedules.at(0)).all()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_curve_with_one_value_per_member():
 )
 def test_a_schedule_that_leaves_its_bounds_is_refused_before_training(schedules, words):
     with pytest.raises(ConfigError, match=words):
-        Movement(schedules, 100, 2, us.SACConfig())
+        HyperSchedules(schedules, 100, 2, us.SACConfig())
 
 
 def test_what_cannot_move_is_named_with_what_can():

@@ -7,24 +7,25 @@ import numpy as np
 import pytest
 from scripted import HIGH, LOW, SCRIPT, Scripted
 
-from understudy.training import loop as host
-from understudy.training.learner import Call, Learning
+from understudy.training import loop
+from understudy.training.learner import Call, Learner, Rows
+from understudy.training.step_packing import as_bytes, step_rows
 from understudy.training.transport import Leaves, Vectors
 
 pytestmark = pytest.mark.agents
 
 
 def stored_rows(trainer, member=0):
-    """What a member's ring holds, lane by lane, oldest first, as NumPy."""
-    ring = jax.device_get(jax.tree.map(lambda x: x[member], trainer.experience))
+    """What a member's replay holds, lane by lane, oldest first, as NumPy."""
+    replay = jax.device_get(jax.tree.map(lambda x: x[member], trainer.experience))
     return [
-        jax.tree.map(lambda store, lane=lane: store[lane, : ring.stored[lane]], ring.storage)
-        for lane in range(len(ring.stored))
+        jax.tree.map(lambda store, lane=lane: store[lane, : replay.stored[lane]], replay.storage)
+        for lane in range(len(replay.stored))
     ]
 
 
 @pytest.mark.parametrize(("num_envs", "learns"), [(1, False), (3, True)])
-def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs, learns):
+def test_replay_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs, learns):
     iterations, enough = 30, 20 if learns else 512
     trainer = make_trainer(
         "td3", lambda: Scripted(rude=True), num_envs=num_envs, min_buffer_size=enough
@@ -35,7 +36,7 @@ def test_the_ring_holds_the_scripted_steps_and_nothing_else(make_trainer, num_en
         (episode, time, time == length - 1 and end != "truncated", time == length - 1)
         for episode, (length, end) in enumerate(SCRIPT * 10)
         for time in range(length)
-    ][: iterations - 1]  # the last step is still on its way into the ring
+    ][: iterations - 1]  # the last step is still on its way into replay
     for lane in stored_rows(trainer):
         got = [
             (int(seen[1]), int(seen[2]), bool(terminated), bool(last))
@@ -63,7 +64,7 @@ def test_several_environments_and_blocks(make_trainer):
     assert trainer.position.updates == 4 * (20 // 2 - 1)
 
 
-def test_updates_follow_the_cadence_and_stopping_between_calls_changes_nothing(make_trainer):
+def test_updates_follow_the_schedule_and_stopping_between_calls_changes_nothing(make_trainer):
     whole, parts = (
         make_trainer("sac", "Pendulum-v1", start_steps=5, min_buffer_size=30) for _ in range(2)
     )
@@ -105,18 +106,19 @@ def test_nothing_is_compiled_again_in_the_loop(plain):
     assert before[1] == 3  # no update, one that skips the actor, one that does not
 
 
-def test_the_ring_is_updated_in_place(make_trainer):
-    """No instruction of the compiled program copies an array of the ring's size."""
+@pytest.mark.parametrize("chunk_steps", [1, 4])
+def test_replay_is_updated_in_place(make_trainer, chunk_steps):
+    """No instruction of the compiled program copies an array of the storage's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
     trainer.advance(2)
-    learning = trainer.learning
+    learning, rows = trainer.learning, step_rows(trainer.setting.algorithm, trainer.setting.spec)
     lowered = learning.program.lower(
-        learning._packed,
+        learning.transport.packed,
         learning.experience,
-        trainer.collector.block,
+        Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows.dtype))),
         learning._index,
         None,
-        Call(1, 0, ()),
+        Call(chunk_steps, 0 if chunk_steps == 1 else None, ()),
     )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
@@ -126,9 +128,10 @@ def test_the_ring_is_updated_in_place(make_trainer):
 def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, monkeypatch):
     """Packed and threaded, on a CPU that plays the accelerator: the same run."""
     here = plain[0]
-    monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
+    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
     there = make_trainer("td3", "Pendulum-v1", **TWO)
-    assert isinstance(there.learning.form, Vectors) and isinstance(here.learning.form, Leaves)
+    assert isinstance(there.learning.transport.form, Vectors)
+    assert isinstance(here.learning.transport.form, Leaves)
     there.advance(40)
     there.metrics()
     there.advance(30)
@@ -141,7 +144,7 @@ def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, mo
 
 
 def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypatch):
-    monkeypatch.setattr(host, "Learning", partial(Learning, accelerated=True))
+    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
     trainer = make_trainer("td3", "Pendulum-v1")
     trainer.advance(5)
 

@@ -1,6 +1,7 @@
 """Memory in training is the memory of acting: recomputed from what replay and rollouts keep, with
 the parameters unchanged, it equals what was recorded step by step, resets included."""
 
+import dataclasses
 from functools import cache, partial
 
 import gymnasium
@@ -11,8 +12,6 @@ import pytest
 
 from understudy.algorithms import find
 from understudy.algorithms.a2c.losses import histories
-from understudy.buffers import frame_replay as film
-from understudy.buffers import rollout
 from understudy.envs.make import resolve
 from understudy.envs.native import CartPole
 from understudy.training.device_loop import DeviceTrainer
@@ -82,10 +81,12 @@ def member_of(trainer, member):
     return experience, policy[0].senses
 
 
-@partial(jax.jit, static_argnums=2)
-def sample(kept, key, rows):
-    one = jnp.float32(1)
-    return film.sample(kept, key, rows, gamma=jnp.float32(0.9), reward_scale=one)
+HYPER = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1)}
+
+
+@partial(jax.jit, static_argnums=0)
+def sample(buffer, kept, key):
+    return buffer.sample(kept, key, HYPER)
 
 
 @jax.jit
@@ -113,14 +114,15 @@ def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
     resets = compared = 0
     for member in range(MEMBERS):
         kept, senses = member_of(trainer, member)
-        batch, place = sample(kept, jax.random.PRNGKey(0), 64)
+        buffer = dataclasses.replace(trainer.buffer, batch_size=64)
+        batch, place = sample(buffer, kept, jax.random.PRNGKey(0))
         memories = np.asarray(recompute(senses, batch.observation))
         history, place = jax.device_get((batch.observation, place))
-        starts = kept.memory.shape[1]
+        starts = kept.recurrent_state.shape[1]
         lane, start = place // starts, place % starts
         for later in (1, 2):  # the memories before the next two starts were recorded as well
             time = later * STRIDE
-            recorded = kept.memory[lane, (start + later) % starts]
+            recorded = kept.recurrent_state[lane, (start + later) % starts]
             again = np.where(history.first[:, time, None], 0.0, memories[:, time - 1])
             slot = (start * STRIDE + time) % kept.storage.reward.shape[1]
             real = kept.storage.step[lane, slot]
@@ -134,10 +136,10 @@ def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
         assert resets > 20
 
 
-@jax.jit
-def look_back(kept, senses):
+@partial(jax.jit, static_argnums=0)
+def look_back(buffer, kept, senses):
     """A rollout's steps, what they were acted from, their memories and what follows them."""
-    steps = rollout.trajectory(kept, gamma=jnp.float32(0.9), reward_scale=jnp.float32(1))
+    steps, _ = buffer.sample(kept, jax.random.PRNGKey(0), HYPER)
     steps = steps._replace(last=steps.last | ~steps.valid)
     before, after = histories(steps)
     memories = senses.memories(before)  # [envs, time, memory]
@@ -160,8 +162,8 @@ def test_a_rollouts_memory_is_the_recorded_one(env, memory):
     resets = 0
     for member in range(MEMBERS):
         kept, senses = member_of(trainer, member)
-        first, memories, following, ahead = jax.device_get(look_back(kept, senses))
-        recorded = np.roll(kept.memory, -int(kept.cursor), axis=0)
+        first, memories, following, ahead = jax.device_get(look_back(trainer.buffer, kept, senses))
+        recorded = np.roll(kept.recurrent_state, -int(kept.cursor), axis=0)
         for time in range(1, 12):
             again = np.where(first[:, time, None], 0.0, memories[:, time - 1])
             np.testing.assert_allclose(recorded[time], again, atol=1e-5)
@@ -173,8 +175,10 @@ def test_a_rollouts_memory_is_the_recorded_one(env, memory):
 
 
 def test_no_gradient_goes_through_the_burn_in():
-    kept, senses = member_of(with_replay("sac", Hallway, "gru"), 0)
-    batch, _ = sample(kept, jax.random.PRNGKey(1), 16)
+    trainer = with_replay("sac", Hallway, "gru")
+    kept, senses = member_of(trainer, 0)
+    buffer = dataclasses.replace(trainer.buffer, batch_size=16)
+    batch, _ = sample(buffer, kept, jax.random.PRNGKey(1))
 
     def total(observation):
         history = jax.tree.map(lambda x: x, batch.observation)

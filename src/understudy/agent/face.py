@@ -33,18 +33,18 @@ from understudy.runs.onnx_export import export_policy
 from understudy.runs.run import Observer, Run, RunConfig, Summary, observers_in
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
+from understudy.state_dict import name_leaves
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.evaluation import Evaluation, EvaluationPlan
 from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_member
-from understudy.training.snapshot import Position, Snapshot, name_leaves
+from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Setting, Trainer
-from understudy.training.updates import Learner, diverged
+from understudy.training.updates import LearnerState, diverged
 
 
 class Agent:
-    """An algorithm, its environments and all that it has learned. Abstract: `us.SAC`, `us.TD3`
-    and their kin differ only in `algorithm_class`."""
+    """An algorithm, its environments and what it has learned. Subclasses set `algorithm_class`."""
 
     algorithm_class: ClassVar[type[Algorithm]]
 
@@ -217,7 +217,7 @@ class Agent:
         from understudy.agent.loading import load_agent
 
         handed = Handed(env, networks, loss_addons, schedules or {}, cluster, trust_environment)
-        return load_agent(path, handed, refill, device, cls.algorithm_class.name)
+        return load_agent(path, handed, refill, device, cls)
 
     def __len__(self) -> int:
         return self.num_seeds
@@ -369,7 +369,7 @@ class Agent:
         policy = jax.device_get(jax.tree.map(lambda x: x[self._evaluating.best], self._policy()))
         return describe(self.algorithm, policy, self.spec, self._about())
 
-    def _learner(self) -> Learner:
+    def _learner(self) -> LearnerState:
         return self._loaded.learner if self._loaded else self._ensure_trainer().learner
 
     def _state(self) -> Any:

@@ -37,13 +37,14 @@ from understudy.runs import checkpoint
 from understudy.runs.run import Observer, observers_in
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
+from understudy.state_dict import name_leaves
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.factory import Source, check_workers
 from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
 from understudy.training.seed_axis import INITIALISATION, member_keys
 from understudy.training.snapshot import Position as AgentPosition
-from understudy.training.snapshot import Snapshot, name_leaves
-from understudy.training.updates import Learner, begin, metric_names
+from understudy.training.snapshot import Snapshot
+from understudy.training.updates import LearnerState, begin, metric_names
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 HEAT_MAP = "heat_map.png"
@@ -320,7 +321,7 @@ class Illumination:
         return agent
 
     @cached_property
-    def _blank(self) -> Learner:
+    def _blank(self) -> LearnerState:
         """What an agent has before it learns, with an axis of one member."""
         td3, spec = self._plan.td3, self._plan.spec
         initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
@@ -328,7 +329,7 @@ class Illumination:
 
     def _critics(self) -> dict[str, Any]:
         learners = self._ensure_illuminator().state.emitter
-        taught = [one.state.critic for one in learners if isinstance(one, Learner)]
+        taught = [one.state.critic for one in learners if isinstance(one, LearnerState)]
         return {"critic": taught[0]} if taught else {}
 
     @property

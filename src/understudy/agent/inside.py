@@ -11,11 +11,12 @@ from understudy.envs.base import NativeEnv
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.ops.schedules import Schedule, describe, last_step, spanning
+from understudy.state_dict import put_back
 from understudy.training.device_sharding import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
-from understudy.training.snapshot import Snapshot, put_back
+from understudy.training.snapshot import Snapshot
 from understudy.training.trainer import Setting, Trainer, learner_shapes
-from understudy.training.updates import Learner
+from understudy.training.updates import LearnerState
 from understudy.types import CheckpointError, ConfigError
 
 _log = logging.getLogger("understudy.agent")
@@ -65,7 +66,7 @@ class Loaded:
     """What came from a checkpoint or from another agent."""
 
     snapshot: Snapshot
-    learner: Learner
+    learner: LearnerState
     may_refill: bool
 
     @staticmethod
@@ -108,8 +109,8 @@ class Scheduling:
         trainer.schedule(earlier | given)
         self.schedules = earlier | given
         self.set_by_hand -= given.keys()
-        if trainer.movement is not None:
-            trainer.movement.end(self.set_by_hand)
+        if trainer.hyper_schedules is not None:
+            trainer.hyper_schedules.end(self.set_by_hand)
         for name in earlier.keys() - given.keys():
             end = last_step(earlier[name])
             if end is not None and end < stop:

@@ -62,14 +62,17 @@ def load_agent(
     handed: Handed,
     refill: bool = False,
     device: str | None = None,
-    algorithm: str | None = None,
+    cls: type[Agent] | None = None,
 ) -> Agent:
-    """The agent at `path`; refuses one of another algorithm, if one is named."""
-    stored, manifest = read(path, algorithm)
+    """The agent at `path`; refuses one of another algorithm than the class's, if one is given."""
+    if cls is None:
+        stored, manifest = read(path)
+    else:
+        algorithm = cls.algorithm_class
+        stored, manifest = read(path, algorithm.name, algorithm.config_class)
     about, spec = manifest.about, manifest.spec
     handed.check(stored.place, about)
-    cls = agent_class(about["algorithm"])
-    agent = cls(
+    agent = (cls or agent_class(about["algorithm"]))(
         _environment(about, handed, spec),
         manifest.config,
         seed=about["seed"],

@@ -80,8 +80,11 @@ class Manifest(NamedTuple):
     schedules: dict[str, Curve | None]  # None for one that only its name is known of
 
 
-def read(path: str | Path, wanted: str | None = None) -> tuple[checkpoint.Stored, Manifest]:
-    """The newest good checkpoint of an agent, or of the algorithm that is `wanted`."""
+def read(
+    path: str | Path, wanted: str | None = None, config_class: type | None = None
+) -> tuple[checkpoint.Stored, Manifest]:
+    """The newest good checkpoint of an agent, or of the algorithm that is `wanted`, whose
+    `config_class` may be a user's own."""
 
     def check(stored: checkpoint.Stored) -> Manifest:
         theirs = stored.manifest.get("algorithm")
@@ -94,12 +97,12 @@ def read(path: str | Path, wanted: str | None = None) -> tuple[checkpoint.Stored
             raise CheckpointError(
                 f"{path} holds a repertoire: load it with us.{loader}.load, and select an agent"
             )
-        return parse(stored)
+        return parse(stored, config_class)
 
     return checkpoint.read_checked(path, check)
 
 
-def parse(stored: checkpoint.Stored) -> Manifest:
+def parse(stored: checkpoint.Stored, config_class: type | None = None) -> Manifest:
     """All of it, or a CheckpointError."""
     about, place = stored.manifest, stored.place
     name = about.get("algorithm")
@@ -110,20 +113,23 @@ def parse(stored: checkpoint.Stored) -> Manifest:
     if wrong:
         raise CheckpointError(f"{place} is no checkpoint of an agent: {'; '.join(wrong[:5])}")
     try:
-        return _parse(about, explores)
+        return _parse(about, explores, config_class)
     except Exception as error:  # whatever a value leads to, it is the file that is wrong
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(f"{place} is damaged: {problem[:300]}") from error
 
 
-def _parse(about: dict[str, Any], explores: bool) -> Manifest:
-    name, config_class = about["algorithm"], None
+def _parse(about: dict[str, Any], explores: bool, config_class: Any) -> Manifest:
+    name = about["algorithm"]
     if explores:
         config_class = EXPLORERS[name][1]
-    elif name in available():
+    elif config_class is None and name in available():
         config_class = available()[name].config_class
-    else:
-        raise ValueError(f"there is no algorithm {name!r:.60}")
+    elif config_class is None:
+        raise ValueError(
+            f"there is no algorithm {name!r:.60} (one of your own is loaded by its class: "
+            "MyAgent.load)"
+        )
     spec = Spec.from_dict(about["spec"])
     _check_spec(spec)
     curves = about.get("schedules", {})

@@ -41,8 +41,10 @@ LossAddon = Callable[[Any, Any, Key], tuple[Array, Metrics]]
 
 
 @dataclass(frozen=True)
-class Replay:
-    """The appetite of an algorithm that learns from a replay ring."""
+class ReplayNeeds:
+    """What an algorithm needs that learns from replay."""
+
+    on_policy: ClassVar[bool] = False
 
     buffer_size: int
     batch_size: int
@@ -58,18 +60,28 @@ class Replay:
     random_shift: int = 0  # pixels
     sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
     storage: str = "auto"  # where it is kept: device, host or disk
+    chunk_steps: int | None = None  # that are handed to the learner at a time
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """The appetite of an algorithm that learns from what its present policy has just done."""
+class RolloutNeeds:
+    """What an algorithm needs that learns from what its present policy has just done."""
+
+    on_policy: ClassVar[bool] = True
 
     horizon: int  # steps of every environment between two updates
-    minibatches: int  # updates per rollout, each on its share of the rows
-    memory: int = 0  # numbers that are remembered
+    minibatches: int  # of each epoch: updates, each on its share of the rows
+    memory: int = 0  # numbers of a recurrent state
+    epochs: int = 1  # how often the updates go through a rollout
+    extras: tuple[str, ...] = ()  # of acting, that are stored with each step
+
+    @property
+    def updates(self) -> int:
+        """Updates that follow a rollout."""
+        return self.epochs * self.minibatches
 
 
-Appetite = Replay | Rollout
+Needs = ReplayNeeds | RolloutNeeds
 
 MOST_JOINT_ACTIONS = 1_024
 
@@ -128,9 +140,9 @@ class Algorithm(abc.ABC):
         return self.networks == Networks() and not self.loss_addons
 
     @property
-    def appetite(self) -> Appetite:
-        """What the engine must feed."""
-        return self.config.appetite
+    def needs(self) -> Needs:
+        """What data the algorithm must be given."""
+        return self.config.needs
 
     @abc.abstractmethod
     def init(self, spec: Spec, key: Key) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.algorithms.base import Replay
+from understudy.algorithms.base import ReplayNeeds
 from understudy.algorithms.config import setting
 from understudy.algorithms.encoder_config import PerceptionConfig, sense
 from understudy.ops.schedules import Schedule, linear
@@ -62,6 +62,9 @@ class ReplayConfig(PerceptionConfig):
     """Updates per step of all environments of a seed, instead of updates_per_step."""
     update_every: int = setting(1, at_least=1)
     """Transitions between two times at which updates are done; their ratio does not change."""
+    chunk_steps: int | None = setting(None, at_least=1)
+    """Steps of every Gymnasium environment that are handed to the learner at a time; the policy
+    acts two such chunks behind it (default: 1 on a CPU, 8 on an accelerator)."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards when a batch is sampled; replay keeps them raw."""
     max_grad_norm: float | None = setting(None, above=0.0)
@@ -156,8 +159,8 @@ class ReplayConfig(PerceptionConfig):
         return curves
 
     @property
-    def appetite(self) -> Replay:
-        return Replay(
+    def needs(self) -> ReplayNeeds:
+        return ReplayNeeds(
             buffer_size=self.buffer_size,
             batch_size=self.batch_size,
             n_step=self.n_step,
@@ -172,6 +175,7 @@ class ReplayConfig(PerceptionConfig):
             random_shift=self.random_shift,
             sequences=self._sequences() if self.memory else None,
             storage=self.replay_storage,
+            chunk_steps=self.chunk_steps,
         )
 
     def _sequences(self) -> Sequences:

@@ -1,13 +1,21 @@
-"""Containers of experience: the replay ring, the film for images and sequences, and the rollout.
-Facts go in, batches come out."""
+"""Buffers store the steps of collectors until they are learned from."""
 
-from understudy.buffers import frame_replay as film
-from understudy.buffers import host_replay as host_film
-from understudy.buffers import replay as ring
-from understudy.buffers import rollout
-from understudy.buffers.frame_replay import Film
-from understudy.buffers.host_replay import HostFilm
-from understudy.buffers.replay import Ring
-from understudy.buffers.rollout import Rollout
+from understudy.buffers.base import Buffer, Priorities
+from understudy.buffers.frame_replay import FrameReplayBuffer, FrameReplayState
+from understudy.buffers.host_replay import HostReplayBuffer
+from understudy.buffers.remote_replay import RemoteReplayBuffer
+from understudy.buffers.replay import ReplayBuffer, ReplayState
+from understudy.buffers.rollout import RolloutBuffer, RolloutState
 
-__all__ = ["Film", "HostFilm", "Ring", "Rollout", "film", "host_film", "ring", "rollout"]
+__all__ = [
+    "Buffer",
+    "FrameReplayBuffer",
+    "FrameReplayState",
+    "HostReplayBuffer",
+    "Priorities",
+    "RemoteReplayBuffer",
+    "ReplayBuffer",
+    "ReplayState",
+    "RolloutBuffer",
+    "RolloutState",
+]

@@ -1,5 +1,6 @@
-"""What was drawn from a film becomes a batch: stacks are put together, rewards summed."""
+"""Sampled frames become a batch: stacks are put together, rewards summed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -34,7 +35,7 @@ def frames_back(stack: int, age: Any) -> Any:
     return back - (back - age[..., None]).clip(min=0)
 
 
-def to_batch(drawn: Drawn, *, gamma: Float[Array, ""], reward_scale: Float[Array, ""]) -> Batch:
+def to_batch(drawn: Drawn, hyper: Mapping[str, Array]) -> Batch:
     """Sums that never cross an episode. Of sequences: one row for each step that is learned from,
     in order of the sequences. Rows that are no steps are zeros of weight 0."""
     drawn = jax.tree.map(jnp.asarray, drawn)
@@ -42,7 +43,7 @@ def to_batch(drawn: Drawn, *, gamma: Float[Array, ""], reward_scale: Float[Array
     window = np.arange(length)[:, None] + np.arange(drawn.reward.shape[1] - length + 1)
     facts = (drawn.reward, drawn.terminated, drawn.last, drawn.present)
     rows = [fact[:, window].reshape(batch * length, -1) for fact in facts]
-    reward, discount, offset = n_step_return(*rows, gamma=gamma)
+    reward, discount, offset = n_step_return(*rows, gamma=hyper["gamma"])
     present = drawn.present[:, :length]
     if drawn.sequences is None:
         stacks = drawn.frames if drawn.stack > 1 else drawn.frames[:, :, 0]
@@ -54,7 +55,7 @@ def to_batch(drawn: Drawn, *, gamma: Float[Array, ""], reward_scale: Float[Array
     return Batch(
         observation=seen,
         action=drawn.action.reshape(batch * length, *drawn.action.shape[2:]),
-        reward=reward_scale * reward,
+        reward=hyper["reward_scale"] * reward,
         discount=discount * present.reshape(-1),
         next_observation=then,
         weight=weight,

@@ -1,115 +1,155 @@
-"""A film in the host's memory, or in a file, for what does not fit the device.
+"""Frame replay in the host's memory, or in a file, for what does not fit the device.
 
-The arrays are NumPy's and are changed in place; what they mean, and what is drawn from them, is
-as in `film`. Only what was drawn goes to the device, each frame of a sequence once, and becomes a
-batch there (`to_batch`). All that can be drawn is equally likely: there are no priorities.
+The arrays are NumPy's and are changed in place. They mean what they mean in `frame_replay`. Only
+what was sampled goes to the device, each frame of a sequence once, and becomes a batch there
+(`to_batch`). All that can be sampled is equally likely: there are no priorities.
 """
 
 import math
 import os
 import tempfile
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, final
 
 import jax
 import numpy as np
 
-from understudy.buffers import frame_replay as films
-from understudy.buffers.frame_batch import Drawn
-from understudy.buffers.frame_batch import to_batch as to_batch
-from understudy.buffers.frame_replay import Film
+from understudy.buffers.base import Buffer, Hyper
+from understudy.buffers.frame_batch import Drawn, to_batch
+from understudy.buffers.frame_replay import TRIES, FrameReplayBuffer, FrameReplayState
 from understudy.errors import CheckpointError, ConfigError
-from understudy.types import Sequences, Spec, Transition
+from understudy.state_dict import Named, copy_to_file, to_host
+from understudy.types import Batch, Chunk, Key, Spec
+
+LARGEST_DRAW = 2**26  # bytes that go to the device at once, unless one update needs more
 
 
-class HostFilm:
-    """Films of several members. In RAM, or, given a directory, in a file there that has no name:
-    nothing stays behind, however the process ends."""
+@final
+@dataclass(frozen=True)
+class HostReplayBuffer(Buffer):
+    """Frame replay of several seeds, whose lanes lie side by side: in RAM or, given a directory, in
+    a file there that has no name. Nothing stays behind, however the process ends."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        capacity: int,
-        lanes: int,
-        members: int,
-        sequences: Sequences | None = None,
-        directory: Path | None = None,
-    ) -> None:
-        self.members, self.lanes = members, lanes
-        shapes = jax.eval_shape(partial(films.create, spec, capacity, lanes, sequences=sequences))
-        # Members side by side, as so many more lanes.
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((members * lanes, *x.shape[1:]), x.dtype), shapes
-        )
-        if directory is None:
-            self._film: Film = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-        else:
-            self._film = _in_file(shapes, directory)
+    fed: ClassVar[bool] = True
+
+    frames: FrameReplayBuffer  # of one seed
+    num_seeds: int
+    seed: int  # of the first of them
+    directory: Path | None = None
 
     @property
-    def size_in_bytes(self) -> int:
-        return sum(array.nbytes for array in jax.tree.leaves(self._film))
+    def spec(self) -> Spec:
+        return self.frames.spec
 
-    def add(self, step: Transition, valid: np.ndarray, memory: np.ndarray | None = None) -> None:
-        """One step of every environment, [members, lanes, ...]; see `film.add`."""
-        film, store = self._film, self._film.storage
-        flat: Any = jax.tree.map(
-            lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), (step, valid, memory)
+    @property
+    def num_slots(self) -> int:
+        return self.frames.num_slots
+
+    @property
+    def nbytes(self) -> int:
+        return self.num_seeds * self.frames.nbytes
+
+    def init(self) -> FrameReplayState:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((self.num_seeds * x.shape[0], *x.shape[1:]), x.dtype),
+            jax.eval_shape(self.frames.init),
         )
-        step, valid, remembered = flat
-        slots, cursor, age = store.reward.shape[1], film.cursor, film.age
+        if self.directory is not None:
+            return _in_file(shapes, self.directory)
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+    def add(self, state: FrameReplayState, chunk: Chunk) -> FrameReplayState:
+        """Append the steps of a chunk of NumPy arrays [seeds, time, lanes, ...], in place."""
+        seeds, time, columns = chunk.valid.shape
+        assert time < self.num_slots, "a chunk does not fit a lane"
+        first = 0 if chunk.first_lane is None else int(np.ravel(chunk.first_lane)[0])
+        lane = first + np.arange(columns) + self.frames.lanes * np.arange(seeds)[:, None]
+        for t in range(time):
+            rows = (chunk.steps, chunk.valid, chunk.recurrent_state)
+            row = jax.tree.map(lambda x, t=t: x[:, t].reshape(-1, *x.shape[3:]), rows)
+            self._add_step(state, lane.reshape(-1), *row)
+        return state
+
+    def _add_step(
+        self, state: FrameReplayState, lanes: np.ndarray, step: Any, valid: Any, recurrent: Any
+    ) -> None:
+        """One step of these lanes; see `FrameReplayBuffer.add`."""
+        store, slots, stride = state.storage, self.num_slots, self.frames.stride
+        cursor, age = state.cursor[lanes], state.age[lanes]
         cut = np.flatnonzero(step.last & ~valid & (age > 0))
-        lane = np.flatnonzero(valid)
-        here, after = cursor[lane], (cursor[lane] + 1) % slots
+        row = np.flatnonzero(valid)
+        lane, here, after = lanes[row], cursor[row], (cursor[row] + 1) % slots
         for name in ("action", "reward", "terminated", "last"):
-            getattr(store, name)[lane, here] = getattr(step, name)[lane]
+            getattr(store, name)[lane, here] = getattr(step, name)[row]
             getattr(store, name)[lane, after] = 0
-        store.frame[lane, here] = films.newest(film, step.observation)[lane]
-        store.frame[lane, after] = films.newest(film, step.next_observation)[lane]
+        store.frame[lane, here] = self.frames.newest(step.observation)[row]
+        store.frame[lane, after] = self.frames.newest(step.next_observation)[row]
         store.step[lane, here], store.step[lane, after] = True, False
-        store.age[lane, here], store.age[lane, after] = age[lane], age[lane] + 1
-        store.last[cut, (cursor[cut] - 1) % slots] = True
-        if film.sequences is not None:
-            begins = lane[here % film.sequences.stride == 0]
-            kept: Any = film.memory
-            kept[begins, cursor[begins] // film.sequences.stride] = remembered[begins]
+        store.age[lane, here], store.age[lane, after] = age[row], age[row] + 1
+        store.last[lanes[cut], (cursor[cut] - 1) % slots] = True
+        if self.frames.sequences is not None:
+            begins = row[here % stride == 0]
+            state.recurrent_state[lanes[begins], cursor[begins] // stride] = recurrent[begins]
         advance = valid * (1 + step.last)
         advance[cut] = 1
-        film.cursor[:] = (cursor + advance) % slots
-        film.stored[:] = np.minimum(film.stored + advance, slots - 1)
-        age[lane] += 1
-        age[lane[step.last[lane]]] = age[cut] = 0
+        state.cursor[lanes] = (cursor + advance) % slots
+        state.stored[lanes] = np.minimum(state.stored[lanes] + advance, slots - 1)
+        age[row] += 1
+        age[row[step.last[row]]] = age[cut] = 0
+        state.age[lanes] = age
 
-    def num_stored(self) -> np.ndarray:
-        """What `film.num_stored` says of each member."""
-        return np.array([films.num_stored(self._of(member)) for member in range(self.members)])
+    def num_stored(self, state: FrameReplayState) -> np.ndarray:
+        """What `FrameReplayBuffer.num_stored` says of each seed."""
+        count = self.frames.num_stored
+        return np.array([count(self._of(state, seed)) for seed in range(self.num_seeds)])
 
-    def sample(self, batch_size: int, n_step: int, *, seed: int, update: int) -> Drawn:
-        """What each member draws for an update, [members, batch, ...]: the same whenever it is
-        asked for. Member i of seed s draws what a single one of seed s + i would."""
+    def draw(self, state: FrameReplayState, first: int, count: int) -> tuple[Drawn, int]:
+        """What updates number `first` to `first + count - 1` learn from, [seeds, updates, ...], or
+        the first of them, if that is too much at once; and how many those are. Seed i of a run of
+        seed s draws what a run of seed s + i would, whenever it is asked."""
+        drawn = [self._draw(state, first)]
+        most = max(1, LARGEST_DRAW // sum(x.nbytes for x in jax.tree.leaves(drawn)))
+        count = min(count, most)
+        drawn += [self._draw(state, update) for update in range(first + 1, first + count)]
+        return jax.tree.map(_side_by_side, *drawn), count
+
+    def _draw(self, state: FrameReplayState, update: int) -> Drawn:
         drawn = [
-            _draw(
-                self._of(member), batch_size, n_step, np.random.default_rng([seed + member, update])
+            self._draw_of_seed(
+                self._of(state, seed), np.random.default_rng([self.seed + seed, update])
             )
-            for member in range(self.members)
+            for seed in range(self.num_seeds)
         ]
         return jax.tree.map(lambda *x: x[0][None] if len(x) == 1 else np.stack(x), *drawn)
 
-    def named(self) -> dict[str, np.ndarray]:
-        """All of it, [members, lanes, ...], without the slots that were never written to. These
-        are views: write them down before anything is added."""
-        film = self._film
-        used = int(np.max(np.maximum(film.cursor, film.stored))) + 1
-        return {
-            name: array[:, :, :used] if name.startswith("storage.") else array
-            for name, array in self._arrays().items()
-        }
+    def _draw_of_seed(self, state: FrameReplayState, random: np.random.Generator) -> Drawn:
+        frames = self.frames
+        size, tries = frames.batch_size, TRIES if frames.sequences is None else 1
+        total = int(frames.choices(state)[1].sum())
+        nth = random.integers(max(total, 1), size=(size, tries))
+        weight = np.full(size, total > 0, np.float32)
+        return frames.gather(state, *frames.locate(state, nth), weight)
 
-    def put_back(self, arrays: dict[str, np.ndarray]) -> None:
-        """What `named` gave, into a new film of the same shape."""
+    def sample(self, state: Drawn, key: Key, hyper: Hyper) -> tuple[Batch, None]:
+        """The batch of what the host has drawn for one update."""
+        return to_batch(state, hyper), None
+
+    def state_dict(self, state: FrameReplayState) -> Named:
+        """Copies [seeds, lanes, ...] without the slots that were never written to: in memory, or of
+        what is in a file, in another one."""
+        used = int(np.max(np.maximum(state.cursor, state.stored))) + 1
+        views = {
+            name: array[:, :, :used] if name.startswith("storage.") else array
+            for name, array in self._arrays(state).items()
+        }
+        if self.directory is not None:
+            return copy_to_file(views, self.directory)
+        return {name: to_host(array) for name, array in views.items()}
+
+    def load_state_dict(self, empty: FrameReplayState, arrays: Named) -> FrameReplayState:
         parts = {}
-        for name, array in self._arrays().items():
+        for name, array in self._arrays(empty).items():
             found = arrays.get(name, np.zeros(0))
             if name.startswith("storage.") and found.ndim > 2:
                 array = array[:, :, : found.shape[2]]
@@ -122,34 +162,35 @@ class HostFilm:
             parts[name] = (array, found)
         for array, found in parts.values():
             array[...] = found
+        return empty
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        film = self._film
-        flat = {f"storage.{name}": array for name, array in film.storage._asdict().items()}
-        flat |= {"cursor": film.cursor, "stored": film.stored, "age": film.age}
-        if film.memory is not None:
-            flat["memory"] = film.memory
+    def _arrays(self, state: FrameReplayState) -> Named:
+        flat = {f"storage.{name}": array for name, array in state.storage._asdict().items()}
+        flat |= {"cursor": state.cursor, "stored": state.stored, "age": state.age}
+        if state.recurrent_state is not None:
+            flat["recurrent_state"] = state.recurrent_state
         named = {
-            name: np.reshape(array, (self.members, self.lanes, *array.shape[1:]))
+            name: np.reshape(array, (self.num_seeds, self.frames.lanes, *array.shape[1:]))
             for name, array in flat.items()
         }
-        # What has gone round means nothing in a film of another length.
-        return named | {"slots": np.array(film.storage.reward.shape[1])}
+        # Positions that have wrapped around mean nothing with another number of slots.
+        return named | {"slots": np.array(self.num_slots)}
 
-    def _of(self, member: int) -> Film:
-        own = slice(member * self.lanes, (member + 1) * self.lanes)
-        return jax.tree.map(lambda x: x[own], self._film)
-
-
-def _draw(film: Film, batch_size: int, n_step: int, random: np.random.Generator) -> Drawn:
-    tries = films.TRIES if film.sequences is None else 1
-    total = int(films.choices(film)[1].sum())
-    nth = random.integers(max(total, 1), size=(batch_size, tries))
-    weight = np.full(batch_size, total > 0, np.float32)
-    return films.gather(film, *films.locate(film, nth), n_step, weight)
+    def _of(self, state: FrameReplayState, seed: int) -> FrameReplayState:
+        lanes = self.frames.lanes
+        return jax.tree.map(lambda x: x[seed * lanes : (seed + 1) * lanes], state)
 
 
-def _in_file(shapes: Film, directory: Path) -> Film:
+def is_of_host(arrays: Named) -> bool:
+    """Whether these are the arrays of a `HostReplayBuffer`."""
+    return "slots" in arrays
+
+
+def _side_by_side(*arrays: np.ndarray) -> np.ndarray:
+    return arrays[0][:, None] if len(arrays) == 1 else np.stack(arrays, axis=1)
+
+
+def _in_file(shapes: FrameReplayState, directory: Path) -> FrameReplayState:
     """Arrays of zeros, one after the other in one file without a name."""
     sizes = [math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes)]
     begins = [sum(sizes[:place]) for place in range(len(sizes))]

@@ -1,200 +1,216 @@
-"""The replay ring: raw facts go in, batches come out.
+"""Replay: steps go in as they happened, batches come out.
 
-Each of N environments has a lane of its own, so that consecutive slots of a lane are
-consecutive steps of one environment. The ring stores what happened (`Transition`); only
-sampling turns it into an n-step reward and a discount, with the γ of the moment.
+Each of N environments has a lane of its own, so that consecutive slots of a lane hold consecutive
+steps of one environment. The buffer stores what happened (`Step`); sampling turns it into an n-step
+reward and a discount, with the γ of that moment.
 
-One slot per lane, the one under the cursor, is never sampled. A row that is no transition can
-therefore be written there unconditionally and simply not advance the cursor: masked adds cost
-nothing.
+One slot of each lane, the one under the cursor, is never sampled: an n-step sum ends before it.
 """
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Float, Int32
 
 from understudy.buffers import sum_tree
-from understudy.buffers.step_shapes import row_shapes, size_of_rows
-from understudy.buffers.sum_tree import SumTree
+from understudy.buffers.base import (
+    Buffer,
+    Hyper,
+    Indices,
+    Priorities,
+    lanes_of,
+    name_used_slots,
+    own_lanes,
+    put_lanes,
+    put_used_slots_back,
+    revise,
+)
+from understudy.buffers.step_shapes import row_shapes
 from understudy.ops.exploration import below
 from understudy.ops.returns import n_step as n_step_return
-from understudy.types import Batch, Key, Scalar, Spec, Transition
-
-SMALLEST_ERROR = 1e-6  # added to errors, so that nothing is never drawn again
-
-
-class Priorities(NamedTuple):
-    """How often each slot is drawn. Priorities are kept raised to their exponent."""
-
-    tree: SumTree  # leaf lane · slots + slot; 0 where there is nothing to draw
-    largest: Scalar  # ever given; what a new step gets
+from understudy.state_dict import Named
+from understudy.types import Batch, Chunk, Key, Spec, Step
 
 
-class Ring(NamedTuple):
-    storage: Transition  # [lanes, slots, ...]
+class ReplayState(NamedTuple):
+    storage: Step  # [lanes, slots, ...]
     cursor: Int32[Array, " lanes"]  # where the next step of a lane goes
     stored: Int32[Array, " lanes"]  # how many steps of a lane can be sampled
     priorities: Priorities | None  # None: all stored steps alike
 
 
-def _slots(capacity: int, lanes: int) -> int:
-    return math.ceil(capacity / lanes) + 1
+@final
+@dataclass(frozen=True)
+class ReplayBuffer(Buffer):
+    """Uniform or prioritised replay of observations that are vectors."""
+
+    spec: Spec
+    capacity: int  # steps in all
+    lanes: int
+    batch_size: int = 1
+    n_step: int = 1
+    priority_exponent: float | None = None  # None: uniform sampling
+
+    @property
+    def num_slots(self) -> int:
+        return math.ceil(self.capacity / self.lanes) + 1
+
+    def init(self) -> ReplayState:
+        lanes, slots = self.lanes, self.num_slots
+        storage = jax.tree.map(
+            lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), row_shapes(self.spec)
+        )
+        priorities = None
+        if self.priority_exponent is not None:
+            priorities = Priorities(sum_tree.create(lanes * slots), jnp.float32(1.0))
+        # Two arrays, not one twice: donated buffers must not be shared.
+        return ReplayState(
+            storage=storage,
+            cursor=jnp.zeros(lanes, jnp.int32),
+            stored=jnp.zeros(lanes, jnp.int32),
+            priorities=priorities,
+        )
+
+    def add(self, state: ReplayState, chunk: Chunk) -> ReplayState:
+        """Append all steps at once. Rows that are not valid are not written."""
+        slots, lane, valid = self.num_slots, lanes_of(chunk), chunk.valid
+        assert len(valid) < slots, f"{len(valid)} steps do not fit {slots} slots of a lane"
+        advance = valid.astype(jnp.int32)
+        before = jnp.cumsum(advance, axis=0) - advance  # steps of the chunk, before each row
+        cursor, stored = own_lanes(chunk, state.cursor), own_lanes(chunk, state.stored)
+        # Rows that are no steps go to slots that do not exist, each to another one.
+        nowhere = slots + jnp.arange(len(valid), dtype=jnp.int32)[:, None]
+        slot = jnp.where(valid, (cursor + before) % slots, nowhere)
+        # A cut ends the step before it: one of this chunk, or the lane's latest.
+        cut = chunk.steps.last & ~valid
+        ended = jnp.any(cut & (before == (before + advance)[:, None]), axis=1) & valid
+        open_ended = jnp.any(cut & (before == 0), axis=0)
+        latest = jnp.where(open_ended, (cursor - 1) % slots, slots + len(valid))
+        rows = chunk.steps._replace(last=chunk.steps.last | ended)
+        lanes = jnp.broadcast_to(lane, slot.shape)
+
+        def write(store: Array, row: Array) -> Array:
+            return _scatter(store, lanes.reshape(-1), slot.reshape(-1), row)
+
+        storage = jax.tree.map(write, state.storage, rows)
+        storage = storage._replace(
+            last=_scatter(
+                state.storage.last,
+                jnp.concatenate([lanes.reshape(-1), lane]),
+                jnp.concatenate([slot.reshape(-1), latest]),
+                jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)]),
+            )
+        )
+        total = before[-1] + advance[-1]
+        after = (cursor + total) % slots
+        return ReplayState(
+            storage=storage,
+            cursor=put_lanes(chunk, state.cursor, after),
+            stored=put_lanes(chunk, state.stored, jnp.minimum(stored + total, slots - 1)),
+            priorities=self._make_drawable(state, lane, slot, after),
+        )
+
+    def _make_drawable(
+        self, state: ReplayState, lane: Array, slot: Array, after: Array
+    ) -> Priorities | None:
+        """Give new steps the largest priority, and the slot that comes next none."""
+        if state.priorities is None:
+            return None
+        tree, largest = state.priorities
+        first = lane * self.num_slots
+        nowhere = jnp.iinfo(jnp.int32).max
+        fresh = jnp.where(slot < self.num_slots, first + slot, nowhere).reshape(-1)
+        value = jnp.concatenate([jnp.full(fresh.shape, largest), jnp.zeros(lane.shape)])
+        place = jnp.concatenate([fresh, first + after])
+        return Priorities(sum_tree.write(tree, place, value), largest)
+
+    def num_stored(self, state: ReplayState) -> Int32[Array, ""]:
+        return jnp.sum(state.stored)
+
+    def sample(self, state: ReplayState, key: Key, hyper: Hyper) -> tuple[Batch, Indices]:
+        """A batch with n-step sums that never cross an episode. The buffer must not be empty.
+
+        Weights are (N · probability)^−β, which undoes the bias of unequal probabilities to the
+        extent of the exponent β; ones where all are equal."""
+        slots, size = self.num_slots, self.batch_size
+        if state.priorities is None:
+            nth = below(key, (size,), self.num_stored(state))
+            lane, first = self._locate(state, nth)
+            place, weight = lane * slots + first, jnp.ones(size)
+        else:
+            place, probability = sum_tree.sample(state.priorities.tree, key, size)
+            lane, first = place // slots, place % slots
+            weight = (self.num_stored(state) * probability) ** -hyper["importance_exponent"]
+        reward, discount, final = self._returns(state, lane, first, hyper["gamma"])
+        batch = Batch(
+            observation=state.storage.observation[lane, first],
+            action=state.storage.action[lane, first],
+            reward=hyper["reward_scale"] * reward,
+            discount=discount,
+            next_observation=state.storage.next_observation[lane, final],
+            weight=weight,
+            row=jnp.arange(size, dtype=jnp.int32),
+        )
+        return batch, place
+
+    def _locate(self, state: ReplayState, nth: Int32[Array, " batch"]) -> tuple[Array, Array]:
+        """Lane and slot of the nth stored step, counted lane by lane from each lane's oldest."""
+        if self.lanes == 1:
+            lane, age = jnp.zeros_like(nth), nth
+        else:
+            ends = jnp.cumsum(state.stored)
+            lane = jnp.searchsorted(ends, nth, side="right", method="compare_all")
+            lane = lane.astype(jnp.int32)
+            age = nth - (ends - state.stored)[lane]
+        return lane, (state.cursor[lane] - state.stored[lane] + age) % self.num_slots
+
+    def _returns(
+        self, state: ReplayState, lane: Array, first: Array, gamma: Float[Array, ""]
+    ) -> tuple[Array, Array, Array]:
+        """n-step reward, discount of what follows, and the slot of the last step summed."""
+        store = state.storage
+        if self.n_step == 1:
+            reward = store.reward[lane, first]
+            return reward, gamma * (1.0 - store.terminated[lane, first]), first
+        slots, offsets = self.num_slots, jnp.arange(self.n_step)
+        window = (first[:, None] + offsets) % slots
+        # What lies ahead of a step ends before the cursor.
+        ahead = (state.cursor[lane] - first) % slots
+        present = offsets < ahead[:, None]
+        facts = (store.reward, store.terminated, store.last)
+        rewards, terminated, last = (fact[lane[:, None], window] for fact in facts)
+        reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
+        return reward, discount, (first + offset) % slots
+
+    def get_priorities(self, state: ReplayState) -> Priorities | None:
+        return state.priorities
+
+    def update_priorities(
+        self, state: ReplayState, indices: Any, errors: Array, weight: Array, accepted: Array
+    ) -> Priorities | None:
+        if state.priorities is None or self.priority_exponent is None:
+            return None
+        return revise(state.priorities, indices, errors, self.priority_exponent, accepted)
+
+    def state_dict(self, state: ReplayState) -> Named:
+        return name_used_slots(state)
+
+    def load_state_dict(self, empty: ReplayState, arrays: Named) -> ReplayState:
+        return put_used_slots_back(empty, arrays)
 
 
-def size_in_bytes(spec: Spec, capacity: int, lanes: int, prioritised: bool = False) -> int:
-    """What `create` will allocate."""
-    places = lanes * _slots(capacity, lanes)
-    return size_of_rows(spec) * places + (sum_tree.size_in_bytes(places) if prioritised else 0)
+def _scatter(store: Array, lane: Array, slot: Array, row: Array) -> Array:
+    """Write rows [time, lanes, ...] to places that differ; slots that do not exist are dropped.
 
-
-def create(spec: Spec, capacity: int, lanes: int, prioritised: bool = False) -> Ring:
-    """An empty ring for `capacity` transitions in all."""
-    slots = _slots(capacity, lanes)
-    storage = jax.tree.map(lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), row_shapes(spec))
-    priorities = Priorities(sum_tree.create(lanes * slots), jnp.float32(1.0))
-    # Two arrays, not one twice: donated buffers must not be shared.
-    return Ring(
-        storage=storage,
-        cursor=jnp.zeros(lanes, jnp.int32),
-        stored=jnp.zeros(lanes, jnp.int32),
-        priorities=priorities if prioritised else None,
-    )
-
-
-def add(ring: Ring, step: Transition, valid: Bool[Array, " lanes"]) -> Ring:
-    """Append one step of every lane. Rows that are not `valid` leave no trace, except that one
-    which is `last` cuts the open episode: the lane's previous step becomes its last."""
-    lanes, slots = ring.storage.reward.shape
-    # The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice,
-    # folds that into the gathers of a `sample` that follows, and then copies the whole ring in
-    # order to keep its old and its new version. So a single lane writes a second row, to a slot
-    # that does not exist, where it is dropped.
-    lane, slot, nowhere = jnp.arange(lanes), ring.cursor, jnp.int32(slots)
-    cut = step.last & ~valid
-    before = jnp.where(cut, (slot - 1) % slots, nowhere)
-    if lanes == 1:
-        lane, slot = jnp.zeros(2, jnp.int32), jnp.stack([slot[0], nowhere])
-
-    def write(store: Array, row: Array) -> Array:
-        rows = jnp.broadcast_to(row, (len(lane), *row.shape[1:])).astype(store.dtype)
-        return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)
-
-    storage = jax.tree.map(write, ring.storage, step)
-    # Once more, and in the same scatter what a cut says of the step before.
-    place = (jnp.tile(jnp.arange(lanes), 2), jnp.concatenate([ring.cursor, before]))
-    last = ring.storage.last.at[place].set(
-        jnp.concatenate([step.last, cut]), mode="drop", unique_indices=True
-    )
-    storage = storage._replace(last=last)
-    advance = valid.astype(jnp.int32)
-    cursor = (ring.cursor + advance) % slots
-    return Ring(
-        storage=storage,
-        cursor=cursor,
-        stored=jnp.minimum(ring.stored + advance, slots - 1),
-        priorities=_make_drawable(ring, cursor, valid),
-    )
-
-
-def _make_drawable(
-    ring: Ring, cursor: Int32[Array, " lanes"], valid: Bool[Array, " lanes"]
-) -> Priorities | None:
-    """Give the step just written the largest priority, and the slot that comes next none."""
-    if ring.priorities is None:
-        return None
-    tree, largest = ring.priorities
-    lanes, slots = ring.storage.reward.shape
-    lane = jnp.arange(lanes, dtype=jnp.int32) * slots
-    place = jnp.concatenate([lane + ring.cursor, lane + cursor])
-    value = jnp.concatenate([jnp.where(valid, largest, 0.0), jnp.zeros(lanes)])
-    return Priorities(sum_tree.write(tree, place, value), largest)
-
-
-def num_stored(ring: Ring) -> Int32[Array, ""]:
-    return jnp.sum(ring.stored)
-
-
-def _locate(ring: Ring, nth: Int32[Array, " batch"]) -> tuple[Array, Array]:
-    """Lane and slot of the nth stored step, counted lane by lane from each lane's oldest."""
-    slots = ring.storage.reward.shape[1]
-    if ring.stored.shape[0] == 1:
-        lane, age = jnp.zeros_like(nth), nth
-    else:
-        ends = jnp.cumsum(ring.stored)
-        lane = jnp.searchsorted(ends, nth, side="right", method="compare_all").astype(jnp.int32)
-        age = nth - (ends - ring.stored)[lane]
-    return lane, (ring.cursor[lane] - ring.stored[lane] + age) % slots
-
-
-def sample(
-    ring: Ring,
-    key: Key,
-    batch_size: int,
-    *,
-    gamma: Float[Array, ""],
-    reward_scale: Float[Array, ""],
-    n_step: int = 1,
-    importance_exponent: Float[Array, ""] | float = 1.0,
-) -> tuple[Batch, Int32[Array, " batch"]]:
-    """A batch, with n-step sums that never cross an episode, and where its rows lie in the ring.
-    The ring must not be empty.
-
-    Weights are (N · probability)^−β, which undoes the bias of unequal probabilities in the
-    measure of the exponent β; ones where all are equal."""
-    slots = ring.storage.reward.shape[1]
-    if ring.priorities is None:
-        nth = below(key, (batch_size,), num_stored(ring))
-        lane, first = _locate(ring, nth)
-        place, weight = lane * slots + first, jnp.ones(batch_size)
-    else:
-        place, probability = sum_tree.sample(ring.priorities.tree, key, batch_size)
-        lane, first = place // slots, place % slots
-        weight = (num_stored(ring) * probability) ** -importance_exponent
-    reward, discount, final = _returns(ring, lane, first, gamma, n_step)
-    batch = Batch(
-        observation=ring.storage.observation[lane, first],
-        action=ring.storage.action[lane, first],
-        reward=reward_scale * reward,
-        discount=discount,
-        next_observation=ring.storage.next_observation[lane, final],
-        weight=weight,
-        row=jnp.arange(batch_size, dtype=jnp.int32),
-    )
-    return batch, place
-
-
-def _returns(
-    ring: Ring, lane: Array, first: Array, gamma: Float[Array, ""], n_step: int
-) -> tuple[Array, Array, Array]:
-    """n-step reward, discount of what follows, and the slot of the last step taken."""
-    if n_step == 1:
-        reward = ring.storage.reward[lane, first]
-        return reward, gamma * (1.0 - ring.storage.terminated[lane, first]), first
-    slots = ring.storage.reward.shape[1]
-    offsets = jnp.arange(n_step)
-    window = (first[:, None] + offsets) % slots
-    # What lies ahead of a step ends before the cursor.
-    ahead = (ring.cursor[lane] - first) % slots
-    present = offsets < ahead[:, None]
-    facts = (ring.storage.reward, ring.storage.terminated, ring.storage.last)
-    rewards, terminated, last = (fact[lane[:, None], window] for fact in facts)
-    reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
-    return reward, discount, (first + offset) % slots
-
-
-def revise(
-    priorities: Priorities,
-    place: Int32[Array, " batch"],
-    error: Float[Array, " batch"],
-    exponent: float,
-    good: Bool[Array, ""],
-) -> Priorities:
-    """Give sampled rows the priority of their new errors; nothing changes unless `good`."""
-    tree, largest = priorities
-    priority = (jnp.abs(error) + SMALLEST_ERROR) ** exponent
-    nowhere = jnp.iinfo(jnp.int32).max
-    tree = sum_tree.write(tree, jnp.where(good, place, nowhere), priority)
-    return Priorities(tree, jnp.where(good, jnp.maximum(largest, jnp.max(priority)), largest))
+    The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice, folds
+    that into the gathers of a `sample` that follows, and then copies the whole storage in order to
+    keep its old and its new version. So a single row is written twice, once to no slot."""
+    rows = row.reshape(-1, *store.shape[2:]).astype(store.dtype)
+    if len(rows) == 1:
+        nowhere = jnp.int32(store.shape[1])
+        lane, slot = jnp.zeros(2, jnp.int32) + lane, jnp.stack([slot[0], nowhere + 1])
+        rows = jnp.broadcast_to(rows, (2, *rows.shape[1:]))
+    return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)

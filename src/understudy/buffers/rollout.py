@@ -1,78 +1,89 @@
-"""The rollout: what the present policy has just done, kept until it is learned from."""
+"""The rollout: what the present policy has just done, stored until it is learned from."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.buffers.step_shapes import row_shapes, size_of_rows
-from understudy.types import Spec, Trajectory, Transition
+from understudy.buffers.base import Buffer, Hyper
+from understudy.buffers.step_shapes import row_shapes
+from understudy.types import Chunk, Key, Spec, Step, Trajectory
 
 
-class Rollout(NamedTuple):
-    storage: Transition  # [horizon, lanes, ...]
+class RolloutState(NamedTuple):
+    storage: Step  # [horizon, lanes, ...]
     valid: Bool[Array, "horizon lanes"]
     cursor: Int32[Array, ""]  # where the next step goes
-    memory: Float[Array, "horizon lanes memory"] | None = None  # before each step
+    recurrent_state: Float[Array, "horizon lanes width"] | None = None  # before each step
+    extras: dict[str, Array] | None = None  # of acting, [horizon, lanes] each
 
 
-def size_in_bytes(spec: Spec, horizon: int, lanes: int, memory: int = 0) -> int:
-    """What `create` will allocate, up to a few bytes."""
-    return (size_of_rows(spec) + 4 * memory) * horizon * lanes
+@final
+@dataclass(frozen=True)
+class RolloutBuffer(Buffer):
+    """Stores the newest `horizon` steps of every lane."""
 
+    spec: Spec
+    horizon: int
+    lanes: int
+    recurrent_width: int = 0  # numbers of a recurrent state, if there is one
+    extras: tuple[str, ...] = ()  # one number a step each
 
-def create(spec: Spec, horizon: int, lanes: int, memory: int = 0) -> Rollout:
-    """An empty rollout; `memory` is how many numbers an agent remembers, if it does."""
-    storage = jax.tree.map(
-        lambda x: jnp.zeros((horizon, lanes, *x.shape), x.dtype), row_shapes(spec)
-    )
-    remembered = jnp.zeros((horizon, lanes, memory)) if memory else None
-    return Rollout(storage, jnp.zeros((horizon, lanes), bool), jnp.int32(0), remembered)
+    @property
+    def num_slots(self) -> int:
+        return self.horizon + 1
 
+    def init(self) -> RolloutState:
+        shape = (self.horizon, self.lanes)
+        storage = jax.tree.map(
+            lambda x: jnp.zeros((*shape, *x.shape), x.dtype), row_shapes(self.spec)
+        )
+        width = self.recurrent_width
+        return RolloutState(
+            storage=storage,
+            valid=jnp.zeros(shape, bool),
+            cursor=jnp.int32(0),
+            recurrent_state=jnp.zeros((*shape, width)) if width else None,
+            extras={name: jnp.zeros(shape) for name in self.extras} or None,
+        )
 
-def add(
-    rollout: Rollout,
-    step: Transition,
-    valid: Bool[Array, " lanes"],
-    memory: Float[Array, "lanes memory"] | None = None,
-) -> Rollout:
-    """Append one step of every lane; after the horizon's last place comes the first again."""
-    remembered = rollout.memory
-    if remembered is not None:
-        remembered = remembered.at[rollout.cursor].set(memory)
-    storage = jax.tree.map(
-        lambda store, row: store.at[rollout.cursor].set(row.astype(store.dtype)),
-        rollout.storage,
-        step,
-    )
-    return Rollout(
-        storage=storage,
-        valid=rollout.valid.at[rollout.cursor].set(valid),
-        cursor=(rollout.cursor + 1) % rollout.valid.shape[0],
-        memory=remembered,
-    )
+    def add(self, state: RolloutState, chunk: Chunk) -> RolloutState:
+        """Append steps of every lane; after the last place comes the first again."""
+        assert chunk.first_lane is None, "a rollout takes the steps of all lanes together"
+        assert len(chunk.valid) < self.num_slots, "a chunk does not fit a lane"
+        new = (chunk.steps, chunk.valid, chunk.recurrent_state, chunk.extras)
+        if len(chunk.valid) == self.horizon:  # nothing of the old rollout stays
+            steps, valid, recurrent_state, extras = new
+            return RolloutState(steps, valid, jnp.zeros_like(state.cursor), recurrent_state, extras)
+        old = (state.storage, state.valid, state.recurrent_state, state.extras)
+        time = (state.cursor + jnp.arange(len(chunk.valid), dtype=jnp.int32)) % self.horizon
+        written = jax.tree.map(
+            lambda store, row: store.at[time].set(row.astype(store.dtype)), old, new
+        )
+        storage, valid, recurrent_state, extras = written
+        cursor = (state.cursor + len(chunk.valid)) % self.horizon
+        return RolloutState(storage, valid, cursor, recurrent_state, extras)
 
-
-def trajectory(
-    rollout: Rollout, *, gamma: Float[Array, ""], reward_scale: Float[Array, ""]
-) -> Trajectory:
-    """All of it, in the order it happened. The oldest step lies under the cursor, which need not
-    be the first place: the host loop begins with a step that only reset. A row that is `last`
-    but not valid cuts the open episode: the step before it counts as its last."""
-    steps, valid = jax.tree.map(
-        lambda x: jnp.roll(x, -rollout.cursor, axis=0), (rollout.storage, rollout.valid)
-    )
-    memory = rollout.memory
-    cut = steps.last & ~valid
-    followed_by_cut = jnp.concatenate([cut[1:], jnp.zeros_like(cut[:1])])
-    return Trajectory(
-        observation=steps.observation,
-        action=steps.action,
-        reward=reward_scale * steps.reward,
-        discount=gamma * (1.0 - steps.terminated),
-        last=steps.last | followed_by_cut,
-        next_observation=steps.next_observation,
-        valid=valid,
-        memory=None if memory is None else memory[rollout.cursor],
-    )
+    def sample(self, state: RolloutState, key: Key, hyper: Hyper) -> tuple[Trajectory, None]:
+        """All of it, in the order in which it happened. The oldest step lies under the cursor. A
+        row that is `last` but not valid cuts the open episode: the step before it counts as its
+        last."""
+        stored = (state.storage, state.valid, state.extras)
+        steps, valid, extras = jax.tree.map(lambda x: jnp.roll(x, -state.cursor, axis=0), stored)
+        cut = steps.last & ~valid
+        followed_by_cut = jnp.concatenate([cut[1:], jnp.zeros_like(cut[:1])])
+        recurrent = state.recurrent_state
+        trajectory = Trajectory(
+            observation=steps.observation,
+            action=steps.action,
+            reward=hyper["reward_scale"] * steps.reward,
+            discount=hyper["gamma"] * (1.0 - steps.terminated),
+            last=steps.last | followed_by_cut,
+            next_observation=steps.next_observation,
+            valid=valid,
+            memory=None if recurrent is None else recurrent[state.cursor],
+            extras=extras,
+        )
+        return trajectory, None

@@ -1,16 +1,15 @@
-"""What one stored step looks like, whichever container holds it."""
+"""Shapes of one stored step."""
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from understudy.types import ArraySpec, Spec, Transition
+from understudy.types import ArraySpec, Spec, Step
 
 
 def row_shapes(spec: Spec) -> Any:
-    """Shape and dtype of each fact of one step, as a Transition."""
+    """Shape and dtype of each fact of one step, as a Step."""
 
     def shape(array: ArraySpec) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
@@ -18,9 +17,4 @@ def row_shapes(spec: Spec) -> Any:
     observation, flag = shape(spec.observation), jax.ShapeDtypeStruct((), jnp.bool_)
     reward = jax.ShapeDtypeStruct((), jnp.float32)
     facts: Any = (observation, shape(spec.action.stored), reward, flag, flag, observation)
-    return Transition(*facts)
-
-
-def size_of_rows(spec: Spec) -> int:
-    """Bytes of one stored step."""
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(row_shapes(spec)))
+    return Step(*facts)

@@ -82,7 +82,7 @@ def _suit(about: dict[str, Any]) -> None:
     algorithm = available().get(about["algorithm"])
     try:
         if algorithm is not None:  # loading explains an unknown one
-            suit(algorithm.config_class(**about["config"]).appetite)
+            suit(algorithm.config_class(**about["config"]).needs)
     except (KeyError, TypeError, OverflowError, ConfigError) as error:
         raise CheckpointError(f"{ABOUT} is damaged: {error}") from error
 

@@ -184,7 +184,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _agent(plan: Plan) -> Agent:
-    suit(plan.algorithm(plan.config).appetite)
+    suit(plan.algorithm(plan.config).needs)
     agent = agent_class(plan.algorithm.name)(
         plan.env,
         plan.config,

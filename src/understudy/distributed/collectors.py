@@ -1,7 +1,7 @@
 """A collector in a process of its own: what it is sent, what it does, what it gives back.
 
 The process holds the same `Collector` that the host loop holds; only a policy and an order reach
-it, and only fragments leave it.
+it, and only chunks leave it.
 """
 
 import os
@@ -43,7 +43,7 @@ class Delivery(NamedTuple):
     place: int  # of the collector in its crew
     life: int  # which of those that held the place one after the other
     order: Order
-    blocks: np.ndarray  # [iterations, K, N, bytes]
+    rows: np.ndarray  # [K, iterations, N]: the steps
     episodes: Episodes  # that ended meanwhile, per member
     faults: dict[str, int]  # of the environments, since the collector began
     torn: bool = False  # it does not go on where the last one that was taken ended
@@ -63,9 +63,9 @@ class RemoteCollector:
 
     def collect(self, policy: list[np.ndarray], order: Order) -> Delivery:
         collector = self._collector
-        blocks = collector.collect(policy, order.random, order.iterations)
+        rows = collector.collect(policy, order.random, order.iterations)
         faults = dict(collector.faults)
-        return Delivery(self._place, self._life, order, blocks, collector.episodes(), faults)
+        return Delivery(self._place, self._life, order, rows, collector.episodes(), faults)
 
     def named(self) -> dict[str, np.ndarray]:
         return self._collector.named()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import final
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import RolloutNeeds
 from understudy.training.setup import Setting
 from understudy.types import ConfigError
 
@@ -91,6 +91,6 @@ class Cluster:
 def widened(setting: Setting, cluster: Cluster) -> Setting:
     """For experience, and for what the learner knows of environments: a lane for each of all that
     there are. (A rollout that comes by itself is learned from by itself.)"""
-    if isinstance(setting.algorithm.appetite, Rollout) and cluster.mode == "async":
+    if isinstance(setting.algorithm.needs, RolloutNeeds) and cluster.mode == "async":
         return setting
     return replace(setting, num_envs=setting.num_envs * max(cluster.collectors, 1))

@@ -12,18 +12,15 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from understudy.algorithms.base import Appetite, Replay
-from understudy.buffers import Rollout
-from understudy.buffers.replay import Priorities
+from understudy.algorithms.base import Needs, ReplayNeeds
+from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
 from understudy.distributed.worker_pool import Crew, Task
-from understudy.training.feeding import Experience, with_priorities
 from understudy.training.gradient_sharding import Shares, check_shares
-from understudy.training.replay_placement import HostReplay
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.updates import Learner, Ready, minibatch, ready, shuffled
+from understudy.training.updates import LearnerState, Ready, minibatch, ready, shuffled
 from understudy.types import ConfigError
 
 
@@ -39,13 +36,15 @@ class InFlight(NamedTuple):
 class GradientWorkers:
     """Holds no learner and no experience: both come and go with every call."""
 
-    def __init__(self, setting: Setting, cluster: Cluster):
+    def __init__(self, setting: Setting, cluster: Cluster, buffer: Buffer | None = None):
+        """`setting` and `buffer` (default: the setting's own) have the lanes of all collectors."""
         check(setting, cluster)
         self._algorithm, self._count = setting.algorithm, cluster.gradient_workers
+        self._shares, self._members = Shares(setting), setting.num_seeds
         self._asynchronous = cluster.gradient_mode == "async"
         # With G workers G - 1 others arrive between a gradient's start and its end.
         self._most_stale = cluster.max_staleness or 4 * self._count
-        self._compile(Shares(setting), setting.num_seeds)
+        self.use_buffer(buffer or setting.buffer)
         ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
         self._crew = Crew(ray, setting, cluster)
         self._next_index: int | None = 0  # None within a call
@@ -53,28 +52,34 @@ class GradientWorkers:
         self._flying: dict[int, InFlight] = {}
         self._staleness: list[int] = []
 
-    def _compile(self, shares: Shares, members: int) -> None:
-        algorithm = self._algorithm
-        self._ready = jax.jit(over_members(partial(ready, algorithm), members))
+    def use_buffer(self, buffer: Buffer) -> None:
+        """Compile what samples from this buffer."""
+        self._buffer, shares, members = buffer, self._shares, self._members
+        self._ready = jax.jit(over_members(partial(ready, self._algorithm, buffer), members))
         self._minibatch = jax.jit(over_members(minibatch, members, shared=(2,)))
         self._send = jax.jit(shares.send, static_argnums=2)
 
+        epochs = getattr(self._algorithm.needs, "epochs", 1)
+
         def order(state: Any, whole: Ready, count: int) -> Array:
-            return over_members(partial(shuffled, count=count), members)(state, whole)
+            return over_members(partial(shuffled, count=count, epochs=epochs), members)(
+                state, whole
+            )
 
         def receive(
-            answers: Any, learner: Learner, priorities: Any, experience: Any, now: Ready, due: Any
+            answers: Any, learner: LearnerState, priorities: Any, experience: Any, now: Ready,
+            due: Any,
         ):  # fmt: skip
             if priorities is not None:
-                experience = with_priorities(experience, priorities)
+                experience = buffer.with_priorities(experience, priorities)
             return shares.receive(answers, learner, experience, now, due, self._asynchronous)
 
         self._order = jax.jit(order, static_argnums=2)
         self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
 
     def learn(
-        self, learner: Learner, experience: Any, first_index: int, count: int
-    ) -> tuple[Learner, Any]:
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
         """`count` updates, [members, ...] each. The priorities of what was given are given up."""
         if first_index != self._next_index:  # another moment, or the last call did not end
             self._crew.forget()
@@ -89,10 +94,10 @@ class GradientWorkers:
         return answer
 
     def _learn_together(
-        self, learner: Learner, experience: Any, first_index: int, count: int
-    ) -> tuple[Learner, Any]:
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
         whole = order = None
-        if isinstance(experience, Rollout) and count > 1:
+        if self._algorithm.needs.on_policy and count > 1:
             whole = self._ready(learner.state, experience)
             order = self._order(learner.state, whole, count)
         for place, index in enumerate(range(first_index, first_index + count)):
@@ -107,8 +112,8 @@ class GradientWorkers:
         return learner, experience
 
     def _learn_on_arrival(
-        self, learner: Learner, experience: Any, count: int
-    ) -> tuple[Learner, Any]:
+        self, learner: LearnerState, experience: Any, count: int
+    ) -> tuple[LearnerState, Any]:
         """What is still being computed in the end stays in flight for the next call."""
         applied = 0
         while applied < count:
@@ -130,24 +135,29 @@ class GradientWorkers:
             applied += 1
         return learner, experience
 
-    def _draw(self, learner: Learner, experience: Any, index: int) -> Ready:
-        if isinstance(experience, HostReplay):
-            drawn, _ = experience.draw(index, 1)
+    def _draw(self, learner: LearnerState, experience: Any, index: int) -> Ready:
+        buffer: Any = self._buffer
+        if buffer.fed:
+            drawn, _ = buffer.draw(experience, index, 1)
             experience = jax.tree.map(lambda x: x[:, 0], drawn)
         return self._ready(learner.state, experience)
 
-    def _ask(self, learner: Learner, now: Ready, index: int, shares: int) -> tuple[Any, list[int]]:
+    def _ask(
+        self, learner: LearnerState, now: Ready, index: int, shares: int
+    ) -> tuple[Any, list[int]]:
         due = self._algorithm.due(index)
         sent, parts = jax.device_get(self._send(learner.state, now.batch, shares))
         key = np.asarray(now.key)
         return due, [self._crew.ask(Task(sent, part, key, due)) for part in parts]
 
     def _finish(
-        self, answers: list[Any], learner: Learner, experience: Any, now: Ready, due: Any
-    ) -> tuple[Learner, Any]:
-        priorities, rest = _apart(experience)
+        self, answers: list[Any], learner: LearnerState, experience: Any, now: Ready, due: Any
+    ) -> tuple[LearnerState, Any]:
+        # Priorities are given up to the program that changes them.
+        priorities = self._buffer.get_priorities(experience)
+        rest = None if priorities is None else experience._replace(priorities=None)
         learner, revised = self._receive(answers, learner, priorities, rest, now, due)
-        return learner, experience if revised is None else with_priorities(experience, revised)
+        return learner, self._buffer.with_priorities(experience, revised)
 
     def facts(self) -> dict[str, float]:
         """About the workers, since the last call."""
@@ -171,36 +181,28 @@ class GradientWorkers:
 
 def check(setting: Setting, cluster: Cluster) -> None:
     """Refuse, before anything starts, what gradient workers cannot do."""
-    name, appetite = setting.algorithm.name.upper(), setting.algorithm.appetite
+    name, needs = setting.algorithm.name.upper(), setting.algorithm.needs
     if cluster.replay == "sharded":
-        _check_sharded(name, appetite)
+        _check_sharded(name, needs)
     if cluster.gradient_mode == "sync":
         check_shares(setting, cluster.gradient_workers)
-    elif not isinstance(appetite, Replay):
+    elif not isinstance(needs, ReplayNeeds):
         raise ConfigError(
             f"Cluster: gradient_mode='async' needs replay: {name} learns from what its present "
             "policy has just done; use 'sync'"
         )
 
 
-def _check_sharded(name: str, appetite: Appetite) -> None:
-    if not isinstance(appetite, Replay):
+def _check_sharded(name: str, needs: Needs) -> None:
+    if not isinstance(needs, ReplayNeeds):
         raise ConfigError(f"Cluster: replay='sharded' needs replay, which {name} has none of")
-    if appetite.priority_exponent is not None:
+    if needs.priority_exponent is not None:
         raise ConfigError(
             "Cluster: replay='sharded' cannot be prioritised: priorities are relative to all that "
             "is kept; use replay='central', or prioritised=False"
         )
-    if appetite.storage not in ("auto", "device"):
+    if needs.storage not in ("auto", "device"):
         raise ConfigError(
             "Cluster: replay='sharded' is kept in the memory of the gradient workers: "
-            f"replay_storage must be auto or device, got {appetite.storage!r}"
+            f"replay_storage must be auto or device, got {needs.storage!r}"
         )
-
-
-def _apart(experience: Experience | HostReplay) -> tuple[Priorities | None, Any]:
-    """Priorities, which are given to the program that changes them, and all else that it needs."""
-    priorities = getattr(experience, "priorities", None)
-    if priorities is None:
-        return None, None
-    return priorities, experience._replace(priorities=None)  # type: ignore[union-attr]

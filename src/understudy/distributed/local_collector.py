@@ -31,11 +31,11 @@ class Alone:
 
     def deliveries(self) -> list[Delivery]:
         policy, order = self._to_do.popleft()
-        blocks = self._collector.collect(policy, order.random, order.iterations)
+        rows = self._collector.collect(policy, order.random, order.iterations)
         post = self.posts[0]
         del post.orders[order.number]
         faults, episodes = dict(self._collector.faults), self._collector.episodes()
-        return [Delivery(0, post.life, order, blocks, episodes, faults)]
+        return [Delivery(0, post.life, order, rows, episodes, faults)]
 
     def ask(self, method: str) -> list[Any]:
         return [getattr(self._collector, method)()]

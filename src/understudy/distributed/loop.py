@@ -5,9 +5,9 @@ One turn is
     take in deliveries → add their steps and do the updates these owe → order more, by the newest
     policy
 
-Updates follow from the transitions that were taken in, by the same cadence as in the host loop, so
-the ratio of updates to data is held whatever the collectors do; and since each has only so many
-orders at a time, neither side can run away from the other.
+Updates follow from the transitions that were taken in, by the same update schedule as in the host
+loop, so the ratio of updates to data is held whatever the collectors do. Each collector has only so
+many orders at a time, so neither side can get far ahead of the other.
 """
 
 from collections import deque
@@ -16,7 +16,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import RolloutNeeds
+from understudy.buffers import RemoteReplayBuffer
 from understudy.distributed.collectors import Delivery, Order, Recipe, RemoteCollector
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores
@@ -26,15 +27,14 @@ from understudy.distributed.replay_shards import ShardedWorkers
 from understudy.distributed.supervisor import Post, Supervisor
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
-from understudy.training.collector import step_fields
-from understudy.training.fragments import Fragment
-from understudy.training.learner import Learning
+from understudy.state_dict import Named, part_of, under
+from understudy.training.learner import Learner, Rows
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import Setting
-from understudy.training.snapshot import Named, Snapshot, part_of, under
-from understudy.training.step_packing import Parcel
+from understudy.training.snapshot import Snapshot
+from understudy.training.step_packing import as_bytes, rows_of, step_rows
 from understudy.training.trainer import Trainer
-from understudy.training.update_schedule import Cadence
+from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import ConfigError
 
 USUAL_FRAGMENT = 20  # iterations; divides what logs and evaluations are usually asked at
@@ -49,8 +49,8 @@ class ClusterTrainer(Trainer):
 
     def __init__(self, setting: Setting, source: EnvSource, guard: Guard, cluster: Cluster):
         self._cluster = cluster
-        self._appetite = setting.algorithm.appetite
-        self._on_policy = isinstance(self._appetite, Rollout)
+        self._needs = setting.algorithm.needs
+        self._on_policy = self._needs.on_policy
         self._together = cluster.mode == "sync"
         if self._on_policy and not self._together and setting.algorithm.config.normalise_rewards:
             raise ConfigError(
@@ -61,16 +61,19 @@ class ClusterTrainer(Trainer):
         self.setting = widened(setting, cluster)
         if cluster.gradient_workers:
             check(self.setting, cluster)
-        self._parcel = Parcel(step_fields(setting))
-        started = self._start(kept_elsewhere=cluster.replay == "sharded")
-        self.held = self.learning = Learning(setting.algorithm, self._parcel, *started)
+        self._rows = step_rows(setting.algorithm, setting.spec)
+        sharded = cluster.replay == "sharded"
+        started = self._start(RemoteReplayBuffer(setting.spec) if sharded else None)
+        self.held = self.learning = Learner(setting.algorithm, self.buffer, self._rows, *started)
         self.setting = setting
-        self.cadence = self._make_cadence()
+        self.update_schedule = self._make_update_schedule()
         self._ray = join(cluster)
         self._workers: GradientWorkers | ShardedWorkers | None = None
         if cluster.gradient_workers:
-            sharded = cluster.replay == "sharded"
-            self._workers = (ShardedWorkers if sharded else GradientWorkers)(self._roomy, cluster)
+            if sharded:
+                self._workers = ShardedWorkers(self._wide_setting, cluster)
+            else:
+                self._workers = GradientWorkers(self._wide_setting, cluster, self.buffer)
         self._recipe = Recipe(setting, source, guard)
         self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
         self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
@@ -87,10 +90,10 @@ class ClusterTrainer(Trainer):
     @property
     def _length(self) -> int:
         """Iterations of an order."""
-        if isinstance(self._appetite, Rollout):
-            return self._appetite.horizon
-        cadence = Cadence.of(self._appetite, self.setting.num_envs)
-        block = cadence.block_iterations if cadence.regular else 1
+        if isinstance(self._needs, RolloutNeeds):
+            return self._needs.horizon
+        update_schedule = UpdateSchedule.of(self._needs, self.setting.num_envs)
+        block = update_schedule.block_iterations if update_schedule.regular else 1
         wanted = self._cluster.fragment or USUAL_FRAGMENT
         return block * max(1, round(wanted / block))
 
@@ -133,7 +136,7 @@ class ClusterTrainer(Trainer):
             for post in self._missing(crew) if self._together else crew.posts:
                 length = self._next_length(ahead)
                 if length and len(post.orders) <= turn:
-                    random = self.cadence.random(ahead)
+                    random = self.update_schedule.random(ahead)
                     crew.order(post, self._policy(), self._version, length, random)
                     ahead += length
 
@@ -157,7 +160,8 @@ class ClusterTrainer(Trainer):
     def _policy(self) -> Any:
         """A reference to the newest policy. It is put where all can read it once a version."""
         if self._published is None:
-            leaves = self.learning.form.policy_leaves(self.learning.policy())
+            form = self.learning.transport.form
+            leaves = form.policy_leaves(self.learning.policy())
             copies = [np.array(leaf) for leaf in leaves]
             self._published = self._ray.put(copies) if self._cluster.collectors else copies
         return self._published
@@ -186,7 +190,7 @@ class ClusterTrainer(Trainer):
         """What a synchronous round has brought, always in the same order."""
         deliveries = sorted(self._arrived, key=lambda delivery: delivery.place)
         self._arrived.clear()
-        if isinstance(self._appetite, Rollout):
+        if self._needs.on_policy:
             self._learn(deliveries)
         else:
             for delivery in deliveries:
@@ -196,24 +200,24 @@ class ClusterTrainer(Trainer):
         """Add one delivery's steps, or a round's rollouts side by side, and do the updates owed."""
         start = self.position.iterations
         self.position.iterations += sum(delivery.order.iterations for delivery in deliveries)
-        blocks = [delivery.blocks for delivery in deliveries]
-        # [iterations, K, N, bytes] each, to [K, iterations, all N, bytes].
-        together = np.concatenate(blocks, axis=2).swapaxes(0, 1)
-        if isinstance(self._appetite, Rollout):
-            count, block = self._appetite.minibatches, together
+        # [K, iterations, N] each, to [K, iterations, all N].
+        rows = np.concatenate([delivery.rows for delivery in deliveries], axis=2)
+        first_lane = None
+        if isinstance(self._needs, RolloutNeeds):
+            count = self._needs.updates
         else:
             spent = range(start, self.position.iterations)
-            count = sum(self.cadence.updates_after(iteration) for iteration in spent)
-            block = self._fragment(deliveries[0], together)
+            count = sum(self.update_schedule.updates_after(iteration) for iteration in spent)
+            rows, first_lane = self._padded(deliveries[0], rows)
         names, values = (), None
-        if self.movement is not None:
-            names, values = self.movement.names, self.movement.at(self.steps)
+        if self.hyper_schedules is not None:
+            names, values = self.hyper_schedules.names, self.hyper_schedules.over([self.steps])
         if self._workers is None:
-            self.learning.learn(block, count, names, values)
+            self.learning.learn(rows, count, names, values, first_lane=first_lane)
         else:
-            self.learning.learn(block, 0, names, values)
-            if isinstance(self._workers, ShardedWorkers) and isinstance(block, Fragment):
-                self._workers.add(deliveries[0].place, block)
+            self.learning.learn(rows, 0, names, values, first_lane=first_lane)
+            if isinstance(self._workers, ShardedWorkers):
+                self._workers.add(deliveries[0].place, Rows(as_bytes(rows), first_lane))
             if count:
                 self.learner, self.experience = self._workers.learn(
                     self.learner, self.experience, self.position.updates, count
@@ -221,20 +225,15 @@ class ClusterTrainer(Trainer):
         self.position.updates += count
         self._version, self._published = self._version + 1, None
 
-    def _fragment(self, delivery: Delivery, blocks: np.ndarray) -> Fragment:
-        """All of one length, so that there is one program for them. The first row is no step: it
-        ends the lane's open episode if these steps do not go on with it."""
-        members, iterations, num_envs, size = blocks.shape
-        padded = np.zeros((members, self._length + 1, num_envs, size), np.uint8)
-        padded[:, 1 : iterations + 1] = blocks
-        if delivery.torn:
-            cut = self._parcel.pack(members * num_envs, self._nothing() | {"last": True})
-            padded[:, 0] = cut.reshape(members, num_envs, size)
-        lane = np.full(members, delivery.place * num_envs, np.int32)
-        return Fragment(padded, lane)
-
-    def _nothing(self) -> dict[str, Any]:
-        return dict.fromkeys(step_fields(self.setting), 0)
+    def _padded(self, delivery: Delivery, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows all of one length, so that there is one program for them, and their first lane. The
+        first row is no step: it ends the lane's open episode if these steps do not go on with
+        it."""
+        members, iterations, num_envs = rows.shape
+        padded = np.zeros((members, self._length + 1, num_envs), rows.dtype)
+        padded[:, 1 : iterations + 1] = rows
+        padded["last"][:, 0] = delivery.torn
+        return padded, np.full(members, delivery.place * num_envs, np.int32)
 
     # -- what is told, and what is kept ------------------------------------------------------
 
@@ -274,6 +273,11 @@ class ClusterTrainer(Trainer):
             facts |= self._workers.facts()
         return {name: float(value) for name, value in facts.items()}
 
+    def _move_experience(self, places: tuple[str, ...]) -> None:
+        super()._move_experience(places)
+        if isinstance(self._workers, GradientWorkers):
+            self._workers.use_buffer(self.buffer)
+
     def _name_experience(self) -> Named:
         if isinstance(self._workers, ShardedWorkers):
             return self._workers.named()
@@ -299,9 +303,9 @@ class ClusterTrainer(Trainer):
             told = {
                 "place": np.array(delivery.place),
                 "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
-                "blocks": delivery.blocks,
             }
-            named |= under(f"arrived.{number}", told)
+            fields = {name: delivery.rows[name] for name in self._rows.fields}
+            named |= under(f"arrived.{number}", told | under("rows", fields))
         return named
 
     def _put_acting_back(self, acting: Named) -> None:
@@ -322,12 +326,13 @@ class ClusterTrainer(Trainer):
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
             place = int(one["place"])
-            delivery = Delivery(place, lives[place], order, one["blocks"], empty, {}, bool(torn))
+            rows = rows_of(self._rows.dtype, part_of(one, "rows"))
+            delivery = Delivery(place, lives[place], order, rows, empty, {}, bool(torn))
             self._arrived.append(delivery)
             number += 1
 
-    def _make_cadence(self) -> Cadence:
-        return whole_fragments(super()._make_cadence(), self._length)
+    def _make_update_schedule(self) -> UpdateSchedule:
+        return whole_chunks(super()._make_update_schedule(), self._length)
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
@@ -341,13 +346,13 @@ class ClusterTrainer(Trainer):
             self._workers.close()
 
 
-def whole_fragments(cadence: Cadence, length: int) -> Cadence:
-    """Learning begins with the first step of a fragment: all of them then owe as many updates,
+def whole_chunks(update_schedule: UpdateSchedule, length: int) -> UpdateSchedule:
+    """Learning begins with the first step of a chunk: all of them then owe as many updates,
     and one program does."""
-    begins = cadence.first_learning_iteration
+    begins = update_schedule.first_learning_iteration
     if begins == 0:
-        return cadence
-    return replace(cadence, first_learning_iteration=-(-(begins + 1) // length) * length)
+        return update_schedule
+    return replace(update_schedule, first_learning_iteration=-(-(begins + 1) // length) * length)
 
 
 def join(cluster: Cluster) -> Any:

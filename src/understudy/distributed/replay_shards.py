@@ -4,7 +4,7 @@ A step travels once, to the worker that keeps it, and no batch travels at all. T
 every worker its State; each draws from what it keeps, and answers with gradients and with how much
 that is. They count by it, so that every step is as likely to be learned from as in one ring.
 
-What a lost worker kept is lost with it. Whoever takes its place begins with the last fragment.
+What a lost worker kept is lost with it. Whoever takes its place begins with the last chunk.
 """
 
 import logging
@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from understudy.algorithms.base import Replay
+from understudy.algorithms.base import ReplayNeeds
+from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, load_ray
 from understudy.distributed.gradient_workers import check
@@ -35,37 +35,40 @@ from understudy.distributed.worker_pool import (
     send_recipe,
 )
 from understudy.errors import CheckpointError, ClusterError
-from understudy.training.collector import step_fields
+from understudy.state_dict import Named, part_of, under
 from understudy.training.devices import use_compilation_cache
-from understudy.training.feeding import create, size_in_bytes
-from understudy.training.fragments import Fragment, add_all
 from understudy.training.gradient_sharding import Draws
-from understudy.training.replay_placement import room
+from understudy.training.learner import Rows
+from understudy.training.replay_placement import init_program, room
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.snapshot import Named, name_ring, part_of, put_ring_back, under
-from understudy.training.step_packing import Parcel
-from understudy.training.updates import Learner
-from understudy.types import ConfigError, Transition
+from understudy.training.step_packing import RowType, step_rows, to_chunk
+from understudy.training.updates import LearnerState
+from understudy.types import ConfigError
 
 _log = logging.getLogger("understudy.distributed")
 
 
 def rows_of_each(setting: Setting, cluster: Cluster) -> int:
     """That a worker draws for one gradient."""
-    appetite = setting.algorithm.appetite
-    assert isinstance(appetite, Replay)
+    needs = setting.algorithm.needs
+    assert isinstance(needs, ReplayNeeds)
     together = cluster.gradient_mode == "sync"
-    return appetite.batch_size // cluster.gradient_workers if together else appetite.batch_size
+    return needs.batch_size // cluster.gradient_workers if together else needs.batch_size
 
 
-def part_kept(setting: Setting, cluster: Cluster, place: int) -> tuple[Replay, int]:
-    """Of all lanes those of every so-manieth collector, with their part of the whole size."""
-    appetite = setting.algorithm.appetite
-    assert isinstance(appetite, Replay)
+def part_kept(setting: Setting, cluster: Cluster, place: int) -> Buffer:
+    """The buffer of one worker: of all lanes those of every so-manieth collector, with their part
+    of the whole size."""
+    needs = setting.algorithm.needs
+    assert isinstance(needs, ReplayNeeds)
     collectors = len(range(place, cluster.collectors, cluster.gradient_workers))
-    size = math.ceil(appetite.buffer_size * collectors / cluster.collectors)
-    return replace(appetite, buffer_size=size), setting.num_envs // cluster.collectors * collectors
+    return replace(
+        setting.buffer,  # type: ignore[type-var]
+        capacity=math.ceil(needs.buffer_size * collectors / cluster.collectors),
+        lanes=setting.num_envs // cluster.collectors * collectors,
+        batch_size=rows_of_each(setting, cluster),
+    )
 
 
 @final
@@ -79,30 +82,29 @@ class Shard:
             jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
         setting, cluster = ray.get(recipe[0])
-        appetite, lanes = part_kept(setting, cluster, place)
-        members = setting.num_seeds
-        needed, has = members * size_in_bytes(appetite, setting.spec, lanes), room("device")
+        self._buffer, members = part_kept(setting, cluster, place), setting.num_seeds
+        needed, has = members * self._buffer.nbytes, room("device")
         if needed > has:
             raise ConfigError(
                 f"its part of replay needs {needed / 2**30:,.1f} GiB, there are "
                 f"{has / 2**30:,.1f}: lower buffer_size, or take more gradient_workers"
             )
-        each = jax.vmap(lambda _: create(appetite, setting.spec, lanes))
-        self._empty = jax.jit(lambda: each(jnp.arange(members)))
+        self._empty = init_program(self._buffer, members, None)
         self._experience, self._place = self._empty(), np.int32(place)
-        self._number = 0  # of the last fragment that was added
-        add = over_members(partial(_add, Parcel(step_fields(setting))), members)
+        self._number = 0  # of the last chunk that was added
+        rows = step_rows(setting.algorithm, setting.spec)
+        add = over_members(partial(_add, self._buffer, rows), members)
         self._add = jax.jit(add, donate_argnums=0)
-        draws = Draws(setting, rows_of_each(setting, cluster))
+        draws = Draws(setting, self._buffer)
         self._answer = jax.jit(draws.answer, static_argnums=3)
 
     def pid(self) -> int:
         return os.getpid()
 
-    def add(self, fragment: Fragment, number: int) -> bool:
+    def add(self, rows: Rows, number: int) -> bool:
         """Once, however often it is sent."""
         if number != self._number:
-            self._experience = jax.block_until_ready(self._add(self._experience, fragment))
+            self._experience = jax.block_until_ready(self._add(self._experience, rows))
             self._number = number
         return True
 
@@ -110,18 +112,17 @@ class Shard:
         return jax.device_get(self._answer(sent, self._experience, self._place, due))
 
     def named(self) -> Named:
-        return name_ring(self._experience)
+        return self._buffer.state_dict(self._experience)
 
     def put_back(self, arrays: Named) -> bool:
         own = {name: np.array(array) for name, array in arrays.items()}  # not Ray's memory
-        self._experience = put_ring_back(self._empty(), own)
+        self._experience = self._buffer.load_state_dict(self._empty(), own)
         return True
 
 
-def _add(parcel: Parcel, experience: Any, fragment: Fragment) -> Any:
-    report = parcel.unpack(fragment.blocks)
-    steps = Transition(**{name: report[name] for name in Transition._fields})
-    return add_all(experience, steps, report["valid"], report.get("memory"), fragment.lane)
+def _add(buffer: Buffer, rows: RowType, experience: Any, given: Rows) -> Any:
+    fields = rows.unpack(given.data)
+    return buffer.add(experience, to_chunk(fields, rows.fields, given.first_lane))
 
 
 @dataclass
@@ -130,8 +131,8 @@ class _Worker:
 
     place: int
     actor: Any = None
-    latest: Fragment | None = None  # that was sent to it
-    number: int = 0  # of that fragment
+    latest: Rows | None = None  # that was sent to it
+    number: int = 0  # of that chunk
     adding: Any = None  # Ray's reference to its being added; None if it is
     failures: int = 0  # in a row
     answered: bool = False
@@ -158,7 +159,7 @@ class ShardedWorkers:
         self._asynchronous = cluster.gradient_mode == "async"
         self._most_stale = cluster.max_staleness or 4 * cluster.gradient_workers
         self._lanes = setting.num_envs // cluster.collectors  # of each
-        draws = Draws(setting, rows_of_each(setting, cluster))
+        draws = Draws(setting, part_kept(setting, cluster, 0))
         self._tell = jax.jit(draws.send)
         self._receive = jax.jit(draws.receive, static_argnums=2)
         self._ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
@@ -175,13 +176,13 @@ class ShardedWorkers:
 
     # -- experience ------------------------------------------------------------------------------
 
-    def add(self, collector: int, fragment: Fragment) -> None:
-        """Send the steps of a collector to who keeps them. One fragment may be on its way."""
+    def add(self, collector: int, rows: Rows) -> None:
+        """Send the steps of a collector to who keeps them. One chunk may be on its way."""
         keeper, place = collector % len(self.workers), collector // len(self.workers)
         worker = self.workers[keeper]
         self._settle(worker)
-        lane = np.full_like(fragment.lane, place * self._lanes)
-        worker.latest, worker.number = fragment._replace(lane=lane), worker.number + 1
+        lane = np.full_like(rows.first_lane, place * self._lanes)
+        worker.latest, worker.number = rows._replace(first_lane=lane), worker.number + 1
         worker.empty = False
         self._send_latest(worker)
 
@@ -219,8 +220,8 @@ class ShardedWorkers:
     # -- updates ---------------------------------------------------------------------------------
 
     def learn(
-        self, learner: Learner, experience: Any, first_index: int, count: int
-    ) -> tuple[Learner, Any]:
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
         """`count` updates. The experience given is none of theirs, and is given back."""
         if first_index != self._next_index:  # another moment, or the last call did not end
             self._flying.clear()
@@ -234,7 +235,7 @@ class ShardedWorkers:
         self._next_index = first_index + count
         return learner, experience
 
-    def _learn_together(self, learner: Learner, due: Any) -> Learner:
+    def _learn_together(self, learner: LearnerState, due: Any) -> LearnerState:
         sent, learner = self._tell(learner)
         ask = partial(self._ask, sent=jax.device_get(sent), due=due)
         asked = [(worker, ask(worker)) for worker in self.workers]
@@ -244,7 +245,7 @@ class ShardedWorkers:
         self._refuse_if_all_are_empty()
         return self._receive(answers, learner, due)
 
-    def _learn_on_arrival(self, learner: Learner, count: int) -> Learner:
+    def _learn_on_arrival(self, learner: LearnerState, count: int) -> LearnerState:
         """What is still being computed in the end stays in flight for the next call."""
         applied = 0
         while applied < count:
@@ -267,7 +268,7 @@ class ShardedWorkers:
             applied += 1
         return learner
 
-    def _keep_busy(self, learner: Learner) -> Learner:
+    def _keep_busy(self, learner: LearnerState) -> LearnerState:
         """Ask everyone who has something to draw from for a gradient of the present State."""
         busy = [flying.worker.place for flying in self._flying.values()]
         for worker in self.workers:

@@ -18,8 +18,7 @@ from jaxtyping import Array, Int32
 
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.td3 import Policy
-from understudy.buffers import Ring
-from understudy.buffers import replay as ring
+from understudy.buffers import Buffer, ReplayState
 from understudy.envs.descriptors import Descriptor
 from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
@@ -71,8 +70,13 @@ class Plan:
 
     @property
     def setting(self) -> Setting:
-        """As the engine would see it: one learner, and an environment for each policy."""
+        """As a trainer would see it: one learner, and an environment for each policy."""
         return Setting(self.td3, self.spec, self.seed, 1, self.config.generation_size)
+
+    @property
+    def buffer(self) -> Buffer:
+        """Replay with a lane for each policy of a generation."""
+        return self.setting.buffer
 
 
 class Counts(NamedTuple):
@@ -89,7 +93,7 @@ class State(NamedTuple):
 
     repertoire: Repertoire
     emitter: Any
-    experience: Ring | None  # a lane for every policy of a generation
+    experience: ReplayState | None  # a lane for every policy of a generation
     key: Key  # the seed's, of which every purpose has a stream
     generation: Int32[Array, ""]
     offset: Scalar  # of the QD-score
@@ -127,9 +131,7 @@ class Generations:
     def nothing_yet(self, key: Key, cells: Cells) -> State:
         plan = self.plan
         policy = jax.eval_shape(self._policy, key)
-        experience = None
-        if self.learns:
-            experience = ring.create(plan.spec, plan.td3.config.buffer_size, self.size)
+        experience = plan.buffer.init() if self.learns else None
         zero = jnp.int32(0)
         return State(
             repertoire=empty(cells, policy),

@@ -2,26 +2,24 @@
 flow into replay."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, final
 
 import jax
 import numpy as np
 from jaxtyping import Array, Bool
 
-from understudy.buffers import Ring
+from understudy.buffers import Buffer
 from understudy.envs.fault_guard import STANDARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd.map_elites import Again, Generations, Illuminator, Plan, acting
 from understudy.qd.repertoire import policies_in
 from understudy.training.episode_runner import Played, Told
-from understudy.training.feeding import add
 from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
 from understudy.training.program_cache import shared
-from understudy.types import Transition, Tree
+from understudy.types import Chunk, Step, Tree
 
-STEPS_AT_ONCE = 100  # that go to replay
+STEPS_AT_ONCE = 100  # that go to replay, if it holds more
 
 
 @final
@@ -43,6 +41,7 @@ class HostIlluminator(Illuminator):
         self._playhouse = open_playhouse(Programme(*scenery, size, seeds, workers, guard))
         self.state = self.generations.begin()
         self._first, self._ask, self._take = _programs(self.generations)
+        self._add = _add_program(plan.buffer)
 
     def advance(self, generations: int) -> None:
         for _ in range(generations):
@@ -50,7 +49,8 @@ class HostIlluminator(Illuminator):
             generation = int(state.generation)
             policies = self._ask(state) if generation else self._first(state)
             # The reel takes replay over, and gives it back with the new steps in it.
-            reel = _Reel(_add_all, state.experience)
+            most = min(STEPS_AT_ONCE, self.generations.plan.buffer.num_slots - 1)
+            reel = _Reel(self._add, state.experience, most)
             self.state = state._replace(experience=None)
             tell = None if state.experience is None else reel.tell
             try:
@@ -104,22 +104,22 @@ class HostIlluminator(Illuminator):
 class _Reel:
     """Carries steps from the host to replay, some at a time, while the environments go on."""
 
-    def __init__(self, add: Any, experience: Ring | None):
-        self._add, self.experience = add, experience
+    def __init__(self, add: Any, experience: Any, most: int):
+        self._add, self.experience, self._most = add, experience, most
         self._told: list[Told] = []
 
     def tell(self, told: Told) -> None:
         self._told.append(told)
-        if len(self._told) == STEPS_AT_ONCE:
+        if len(self._told) == self._most:
             self._hand_over()
 
-    def finish(self) -> Ring | None:
+    def finish(self) -> Any:
         """Replay with all steps in it."""
         if self._told:
             idle = self._told[-1]._replace(valid=np.zeros_like(self._told[-1].valid))
             # Nothing happens in these: the program is one for a fixed number of steps.
             still = idle.step._replace(last=np.zeros_like(idle.step.last))
-            self._told += [Told(still, idle.valid)] * (STEPS_AT_ONCE - len(self._told))
+            self._told += [Told(still, idle.valid)] * (self._most - len(self._told))
             self._hand_over()
         return self.experience
 
@@ -135,9 +135,11 @@ def _programs(generations: Generations) -> tuple[Any, Any, Any]:
     return jax.jit(generations.first), jax.jit(generations.ask), take
 
 
-@partial(jax.jit, donate_argnums=0)
-def _add_all(experience: Ring, steps: Transition, valid: Bool[Array, "time lanes"]) -> Ring:
-    def one(experience: Ring, now: tuple[Transition, Array]) -> tuple[Any, None]:
-        return add(experience, *now), None
+@shared
+def _add_program(buffer: Buffer) -> Any:
+    """Adds steps [time, lanes, ...] to replay."""
 
-    return jax.lax.scan(one, experience, (steps, valid))[0]
+    def add(experience: Any, steps: Step, valid: Bool[Array, "time lanes"]) -> Any:
+        return buffer.add(experience, Chunk(steps, valid))
+
+    return jax.jit(add, donate_argnums=0)

@@ -19,7 +19,7 @@ from understudy.runs import checkpoint, page
 from understudy.runs.growth import EVALUATIONS, METRICS, OFFSET
 from understudy.runs.plots import Run, read_run
 from understudy.runs.progress import compact
-from understudy.training.snapshot import part_of
+from understudy.state_dict import part_of
 
 CONFIGS = {"pga-me": PGAMEConfig, "map-elites": MAPElitesConfig}
 BEST = 10  # elites with a row of their own

@@ -15,7 +15,7 @@ from understudy.errors import CheckpointError, ConfigError
 from understudy.qd.repertoire import Repertoire, empty
 from understudy.qd.tessellation import Cells, Cvt, Grid
 from understudy.runs import checkpoint
-from understudy.training.snapshot import Named, name_leaves, put_back
+from understudy.state_dict import Named, name_leaves, put_back
 from understudy.types import Tree
 
 CELL, CENTROIDS = "cell", "centroids"

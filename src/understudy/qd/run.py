@@ -22,17 +22,9 @@ from understudy.qd.repertoire_file import (
 from understudy.runs import checkpoint
 from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explaining
 from understudy.runs.signals import Interruption
-from understudy.training.snapshot import (
-    Named,
-    name_leaves,
-    name_ring,
-    part_of,
-    put_back,
-    put_ring_back,
-    under,
-)
+from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.update_schedule import next_multiple
-from understudy.training.updates import Learner, Meter, read_meter
+from understudy.training.updates import LearnerState, Meter, read_meter
 from understudy.types import ConfigError
 
 SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop
@@ -119,7 +111,8 @@ def capture(
     world |= under("rest", name_leaves(rest | {"counts": state.counts}))
     if state.experience is not None and experience:
         alone = jax.tree.map(lambda x: x[None], state.experience)
-        world |= under("experience", name_ring(alone))
+        buffer = illuminator.generations.plan.buffer
+        world |= under("experience", buffer.state_dict(alone))
     learner = under("emitter", name_leaves(state.emitter))
     about = {"position": asdict(position), "cells": describe_cells(state.repertoire.cells)}
     return {"learner": learner, "world": world}, about
@@ -138,7 +131,8 @@ def restore(illuminator: Illuminator, kept: checkpoint.Stored) -> bool:
     experience, stored = state.experience, part_of(world, "experience")
     if experience is not None and stored:
         alone = jax.tree.map(lambda x: x[None], experience)
-        experience = jax.tree.map(lambda x: x[0], put_ring_back(alone, stored))
+        buffer = illuminator.generations.plan.buffer
+        experience = jax.tree.map(lambda x: x[0], buffer.load_state_dict(alone, stored))
     illuminator.state = state._replace(
         repertoire=unpack(arrays, cells, template),
         emitter=put_back(state.emitter, part_of(kept.groups["learner"], "emitter")),
@@ -252,7 +246,7 @@ class QDRun:
         parts = list(state.emitter)
         for place, emitter in enumerate(self.illuminator.generations.emitter.emitters):
             if isinstance(emitter, PolicyGradient):
-                learner: Learner = parts[place]
+                learner: LearnerState = parts[place]
                 meter = jax.tree.map(lambda x: np.asarray(x)[None], learner.meter)
                 means, fresh = read_meter(meter, emitter.metric_names)
                 found = {name: float(values[0]) for name, values in means.items()}

@@ -1,7 +1,7 @@
-"""The collecting half of the host loop: act, step the environments, say what happened.
+"""The collector of the host loop: acts, steps the environments, and records what happened.
 
-A collector is the same object beside the learner and in a process of its own, far away: all that
-it needs of the learner is a policy, and all that it gives is blocks of bytes, one a step.
+A collector is the same object beside the learner and in a process of its own: it needs a policy,
+and gives chunks of steps.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,22 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Memory
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.state_dict import Named, name_leaves, part_of, put_back, to_host, under
 from understudy.training.actions import initial_memory, uniform_actions
 from understudy.training.open_episodes import EpisodeTally, OpenActions
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, member_keys, over_members
 from understudy.training.setup import Setting
-from understudy.training.snapshot import Named, name_leaves, part_of, put_back, to_host, under
-from understudy.training.step_packing import Parcel
-from understudy.types import ArraySpec, Key, Spec, Tree
+from understudy.training.step_packing import (
+    EXTRA,
+    RECURRENT_STATE,
+    acting_rows,
+    as_bytes,
+    extras_of,
+    rows_of,
+    step_rows,
+)
+from understudy.types import Key, Tree
 
 MOST_LOOKS = 5_000  # about half a millisecond
 
@@ -42,12 +50,13 @@ class Collector:
         which `read_policy` makes one member's inside the program. Collectors of one run draw their
         noise from different streams."""
         self._setting, self._envs, self._device = setting, envs, device
-        self.fields = block_fields(setting)
-        self.parcel = Parcel(self.fields)
-        self._learned = Parcel(step_fields(setting)).size
+        self._step_rows = step_rows(setting.algorithm, setting.spec).dtype
+        self._acting_rows = acting_rows(setting.spec).dtype
+        self._extras = extras_of(setting.algorithm)
         self.act_program = act_program(setting.unseeded, read_policy, random=False)
         self.random_program = act_program(setting.unseeded, read_policy, random=True)
         members, num_envs = setting.num_seeds, setting.num_envs
+        self._axes = (members, num_envs)
         keys = member_keys(setting.seed, members, ACTING)
         if stream:
             keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
@@ -56,76 +65,89 @@ class Collector:
         self.memory, self.key = jax.device_put((memory, keys), device)
         self._tally = EpisodeTally(members, num_envs)
         self._open_actions = OpenActions(members * num_envs)
-        self._action: Any = None  # what was decided and not yet done, and the memory before it
-        self.block: Any = None  # the last step and what to act on next, packed
+        self._decided: Any = None  # actions and extras of the next step, and the memory before it
+        self._seen: Any = None  # [K, N] rows to act on next; None before the first reset
+        self.record: list[np.ndarray] = []  # [K, N] rows of the chunk at hand, one for each step
 
     def begin(self) -> None:
         """Start everyone's first episode, unless that has happened."""
-        if self.block is None:
-            self.block = self._pack_reset(self._envs.reset())
+        if self._seen is None:
+            self._see(self._envs.reset(), True)
 
-    def act(self, policy: Tree, random: bool, watch: bool = False) -> None:
-        """Have the next actions decided; returns at once, unless it is to `watch` for them."""
+    @property
+    def action(self) -> Array:
+        """What was decided last, [K, N, ...]."""
+        return self._decided[0]
+
+    def act(self, policy: Tree, random: bool, wait: bool = False) -> None:
+        """Have the next actions decided; returns at once, unless it is to `wait` for them."""
         program = self.random_program if random else self.act_program
         before = self.memory
-        action, self.memory, self.key = program(policy, self.memory, self.block, self.key)
-        self._action = action, before
-        if watch:
+        action, extras, self.memory, self.key = program(
+            policy, self.memory, as_bytes(self._seen), self.key
+        )
+        self._decided = action, extras, before
+        if wait:
             _look_for(action)
 
-    def step(self) -> np.ndarray:
-        """Do what was decided; gives the new block, [K, N, bytes]."""
-        action, before = self._action
+    def step(self) -> None:
+        """Do what was decided, and record it."""
+        action, extras, before = self._decided
         action = np.asarray(action)
         action = action.reshape(-1, *action.shape[2:])
         step = self._envs.step(action)
         self._tally.count(step)
         self._open_actions.note(action, step.last)
-        self.block = self._pack(action, step, before)
-        return self.block
+        self.record.append(self._rows_of(action, step, before, extras))
+        self._see(step.observation, step.last | ~step.valid)
+
+    def take_chunk(self) -> np.ndarray:
+        """The steps since the last call, as rows [K, time, N]."""
+        record, self.record = self.record, []
+        return record[0][:, None] if len(record) == 1 else np.stack(record, axis=1)
 
     def collect(self, policy: Tree, random: bool, iterations: int) -> np.ndarray:
-        """That many steps of every environment by one policy, [iterations, K, N, bytes] without
-        what was to be acted on next: nobody far away needs it."""
+        """That many steps of every environment by one policy, as rows [K, time, N]."""
         self.begin()
-        blocks = []
         for _ in range(iterations):
             self.act(policy, random)
-            blocks.append(self.step()[..., : self._learned])
-        return np.stack(blocks)
+            self.step()
+        return self.take_chunk()
 
-    def _pack(self, action: np.ndarray, step: HostStep, memory: Tree) -> np.ndarray:
-        facts = step._asdict() | {"observation": self._seen, "action": action}
-        del facts["descriptor"]  # nothing learns from it
-        if isinstance(memory, Memory):
-            facts["memory"] = self._remembered(memory)
-        self._seen, first = step.observation, step.last | ~step.valid
-        return self._blocks(facts | {"seen": step.observation, "first": first})
+    def _rows_of(self, action: np.ndarray, step: HostStep, memory: Tree, extras: Any) -> np.ndarray:
+        # Fresh rows each time: on the CPU the device may read them in place, and later.
+        rows = np.empty(len(action), self._step_rows)
+        rows["observation"] = self._seen["observation"].reshape(rows["observation"].shape)
+        rows["action"] = action
+        rows["reward"], rows["terminated"] = step.reward, step.terminated
+        rows["last"], rows["valid"] = step.last, step.valid
+        rows["next_observation"] = step.next_observation
+        if isinstance(memory, Memory):  # nothing is remembered where an episode begins
+            hidden, first = np.asarray(memory.hidden), self._seen["first"].reshape(-1, 1)
+            hidden = hidden.reshape(-1, hidden.shape[-1])
+            rows[RECURRENT_STATE] = np.where(first, np.float32(0), hidden)
+        for name in self._extras:
+            rows[EXTRA + name] = np.asarray(extras[name]).reshape(-1)
+        return rows.reshape(self._axes)
 
-    def _remembered(self, memory: Memory) -> np.ndarray:
-        """What was remembered before the step at hand: nothing where an episode began."""
-        hidden = np.asarray(memory.hidden)
-        first = self.parcel.read(self.block, "first")["first"]
-        return np.where(first[:, None], np.float32(0), hidden.reshape(-1, hidden.shape[-1]))
-
-    def _pack_reset(self, observation: np.ndarray) -> np.ndarray:
-        """No step yet, but something to act on."""
-        self._seen = observation
-        nothing = dict.fromkeys(self.fields, 0)
-        return self._blocks(nothing | {"seen": observation, "first": True})
-
-    def _blocks(self, facts: dict[str, Any]) -> np.ndarray:
-        """As one block [K, N, bytes]."""
-        members, num_envs = self._setting.num_seeds, self._setting.num_envs
-        return self.parcel.pack(members * num_envs, facts).reshape(members, num_envs, -1)
+    def _see(self, observation: np.ndarray, first: Any) -> None:
+        seen = np.empty(len(observation), self._acting_rows)
+        seen["observation"], seen["first"] = observation, first
+        self._seen = seen.reshape(self._axes)
 
     def named(self) -> Named:
-        """What acting and stepping have come to: random keys, memory, open episodes."""
+        """What acting and stepping have come to: random keys, memory, open episodes, and the chunk
+        at hand."""
         named = {"key": to_host(self.key), **under("tally", self._tally.named())}
         named |= under("memory", name_leaves(self.memory))
-        if self.block is None:  # nothing has happened yet
+        if self._seen is None:  # nothing has happened yet
             return named
-        named["block"] = self.block.copy()
+        named |= under(
+            "seen", {name: self._seen[name].copy() for name in self._acting_rows.fields or ()}
+        )
+        if self.record:
+            chunk = np.stack(self.record)
+            named |= under("chunk", {name: chunk[name] for name in self._step_rows.fields or ()})
         return named | under("environments", self._open_actions.named(self._envs))
 
     def put_back(self, named: Named) -> None:
@@ -133,21 +155,22 @@ class Collector:
         key = put_back(self.key, {"": named["key"]})
         self.memory, self.key = jax.device_put((memory, key), self._device)
         self._tally.put_back(part_of(named, "tally"))
-        if "block" not in named:
+        seen, chunk = part_of(named, "seen"), part_of(named, "chunk")
+        if not seen:
             return
-        self.block = named["block"]
-        before = self.parcel.read(self.block)
-        self._seen, lost = self._open_actions.bring_back(
-            self._envs, part_of(named, "environments"), before["seen"], before["action"]
+        if chunk:
+            self.record = list(rows_of(self._step_rows, chunk))
+        before = rows_of(self._acting_rows, seen).reshape(-1)
+        spec = self._setting.spec.action.stored
+        action = np.zeros((len(before), *spec.shape), spec.dtype)
+        observation, lost = self._open_actions.bring_back(
+            self._envs, part_of(named, "environments"), before["observation"], action
         )
-        if lost.any():  # the step that was seen last was an episode's last one
-            now = {
-                "seen": self._seen,
-                "first": before["first"] | lost,
-                "last": before["last"] | lost,
-            }
-            self.block = self._blocks(before | now)
+        self._see(observation, before["first"] | lost)
+        if lost.any():
             self._tally.forget(lost)
+            if self.record:  # the latest step was its episode's last one
+                self.record[-1]["last"] |= lost.reshape(self._axes)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Per member: returns and lengths of the episodes that ended since the last call."""
@@ -173,42 +196,19 @@ def _look_for(array: Any) -> None:
 @shared
 def act_program(setting: Setting, read_policy: Callable[[Tree], Any], random: bool) -> Any:
     """The compiled act program, lifted over members."""
-    parcel = Parcel(block_fields(setting))
+    algorithm, spec, num_envs = setting.algorithm, setting.spec, setting.num_envs
+    rows, names = acting_rows(spec), extras_of(algorithm)
 
-    def act(policy: Tree, memory: Tree, block: Array, key: Key):
+    def act(policy: Tree, memory: Tree, data: Array, key: Key):
         key, draw_key = jax.random.split(key)
         if random and not isinstance(memory, Memory):
-            return uniform_actions(setting.spec, setting.num_envs, draw_key), memory, key
-        report = parcel.unpack(block)
-        action, memory, _ = setting.algorithm.act(
-            read_policy(policy), memory, report["seen"], report["first"], draw_key, True
+            return uniform_actions(spec, num_envs, draw_key), {}, memory, key
+        seen = rows.unpack(data)
+        action, memory, extras = algorithm.act(
+            read_policy(policy), memory, seen["observation"], seen["first"], draw_key, True
         )
         if random:  # but what was seen is remembered
-            action = uniform_actions(setting.spec, setting.num_envs, draw_key)
-        return action, memory, key
+            action = uniform_actions(spec, num_envs, draw_key)
+        return action, {name: extras[name] for name in names}, memory, key
 
     return jax.jit(over_members(act, setting.num_seeds))
-
-
-def step_fields(setting: Setting) -> dict[str, ArraySpec]:
-    """What is learned from one environment's step; and what the agent, if it does, remembered
-    before it."""
-    spec: Spec = setting.spec
-    memory = setting.algorithm.config.memory_width
-    flag = ArraySpec((), "bool")
-    remembered = {"memory": ArraySpec((memory,))} if memory else {}
-    return remembered | {
-        "observation": spec.observation,
-        "action": spec.action.stored,
-        "reward": ArraySpec(()),
-        "terminated": flag,
-        "last": flag,
-        "next_observation": spec.observation,
-        "valid": flag,
-    }
-
-
-def block_fields(setting: Setting) -> dict[str, ArraySpec]:
-    """The same, and at its end what is acted on next."""
-    acted_on = {"seen": setting.spec.observation, "first": ArraySpec((), "bool")}
-    return step_fields(setting) | acted_on

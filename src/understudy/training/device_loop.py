@@ -1,9 +1,9 @@
 """The device loop: native environments, replay and updates in one scan on the accelerator.
 
 One iteration is: act → step (and reset what ended) → add → update. Long stretches run as one
-compiled program of a fixed number of iterations. Whether an iteration acts randomly or updates
-comes from the cadence, unbatched; in the steady part of a run it is known beforehand, and the
-program holds no conditional at all.
+compiled program of a fixed number of iterations. Whether an iteration acts at random or updates
+comes from the update schedule, unbatched; in the steady part of a run it is known beforehand, and
+the program holds no conditional at all.
 """
 
 import math
@@ -19,15 +19,16 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import Memory
 from understudy.algorithms.optim import when
 from understudy.envs.base import NativeEnv
+from understudy.networks.encoders import without
+from understudy.state_dict import Named, name_leaves, put_back
 from understudy.training.actions import to_real, uniform_actions
 from understudy.training.device_sharding import divides_rows
-from understudy.training.feeding import Experience, add, remembered, with_priorities
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, member_keys, over_members
-from understudy.training.snapshot import Named, name_leaves, put_back
+from understudy.training.step_packing import extras_of
 from understudy.training.trainer import Held, Setting, Trainer
-from understudy.training.updates import Learner, move, observe, updates
-from understudy.types import Key, Transition, Tree
+from understudy.training.updates import LearnerState, move, observe, updates
+from understudy.types import Chunk, Key, Step, Tree
 
 ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default
 EPISODES_REMEMBERED = 64  # per member, between two logs
@@ -59,7 +60,7 @@ Moved = dict[str, Array]  # hyper-parameters and what their schedules say
 
 
 class When(NamedTuple):
-    """What the cadence says of one iteration. Plain bools where it is known beforehand."""
+    """What the update schedule says of one iteration. Plain bools where it is known beforehand."""
 
     active: Any
     random: Any
@@ -74,8 +75,12 @@ class DeviceTrainer(Trainer):
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
         self.held = Held(*self._start())
-        cadence = self.cadence
-        block = (cadence.block_updates, cadence.block_iterations) if cadence.regular else None
+        update_schedule = self.update_schedule
+        block = (
+            (update_schedule.block_updates, update_schedule.block_iterations)
+            if update_schedule.regular
+            else None
+        )
         self._length = ITERATIONS_PER_PROGRAM
         if block is not None:
             self._length = block[1] * math.ceil(ITERATIONS_PER_PROGRAM / block[1])
@@ -92,7 +97,7 @@ class DeviceTrainer(Trainer):
         while self.position.iterations < stop and not self.interrupted:
             start = self.position.iterations
             count = min(self._length, stop - start)
-            if count == self._length and self.cadence.steady(start, start + count):
+            if count == self._length and self.update_schedule.steady(start, start + count):
                 program, plan = self._steady, np.int32(self.position.updates)
             else:
                 program, plan = self._general, self._plan(start, count)
@@ -101,29 +106,29 @@ class DeviceTrainer(Trainer):
             self.learner, self.experience, self._world = program(*carried, plan, self._moved(start))
             self.position.iterations += count
             self.position.updates += sum(
-                self.cadence.updates_after(i) for i in range(start, start + count)
+                self.update_schedule.updates_after(i) for i in range(start, start + count)
             )
 
     def _plan(self, start: int, count: int) -> When:
         """What happens in each of a program's iterations; those beyond `count` are idle."""
         iterations = range(start, start + self._length)
-        owed = np.array([self.cadence.updates_after(i) for i in iterations])
+        owed = np.array([self.update_schedule.updates_after(i) for i in iterations])
         active = np.arange(self._length) < count
         before = np.concatenate([[0], np.cumsum(owed)[:-1]])
         return When(
             active=active,
-            random=np.array([self.cadence.random(i) for i in iterations]),
+            random=np.array([self.update_schedule.random(i) for i in iterations]),
             count=np.where(active, owed, 0).astype(np.int32),
             index=(self.position.updates + before).astype(np.int32),
         )
 
     def _moved(self, start: int) -> dict[str, np.ndarray]:
         """What the schedules say for each of a program's iterations, [members, iterations]."""
-        if self.movement is None:
+        if self.hyper_schedules is None:
             return {}
         iterations = range(start, start + self._length)
-        values = self.movement.over(i * self.setting.num_envs for i in iterations)
-        return {name: values[..., place] for place, name in enumerate(self.movement.names)}
+        values = self.hyper_schedules.over(i * self.setting.num_envs for i in iterations)
+        return {name: values[..., place] for place, name in enumerate(self.hyper_schedules.names)}
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a member)."""
@@ -179,6 +184,7 @@ class Loop:
         """`block_updates` follow an iteration or none do; None: as many as the plan says."""
         self._algorithm, self._env, self._spec = setting.algorithm, env, setting.spec
         self._num_envs, self._block_updates = setting.num_envs, block_updates
+        self._buffer, self._extras = setting.buffer, extras_of(setting.algorithm)
 
     def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
         env_key, reset_key = jax.random.split(env_key)
@@ -195,7 +201,7 @@ class Loop:
         return World(env, observation, first, memory, act_key, env_key, episodes)
 
     def general(
-        self, learner: Learner, experience: Experience, world: World, plan: When, moved: Moved
+        self, learner: LearnerState, experience: Any, world: World, plan: When, moved: Moved
     ):
         """Any iterations: what each one does is looked up in the plan."""
 
@@ -208,8 +214,8 @@ class Loop:
 
     def steady(
         self,
-        learner: Learner,
-        experience: Experience,
+        learner: LearnerState,
+        experience: Any,
         world: World,
         first_index: Int32[Array, ""],
         moved: Moved,
@@ -237,48 +243,54 @@ class Loop:
         carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
         return carry
 
-    def _iterate(self, carry: tuple[Learner, Experience, World], now: When, moved: Moved):
+    def _iterate(self, carry: tuple[LearnerState, Any, World], now: When, moved: Moved):
         learner, experience, world = carry
         learner = move(learner, moved)
-        memory = remembered(world.memory, world.first)
-        world, step = self._step(learner.state, world, now.random)
+        recurrent_state = None
+        if isinstance(world.memory, Memory):
+            recurrent_state = without(world.memory.hidden, world.first)
+        world, step, extras = self._step(learner.state, world, now.random)
         everyone = jnp.ones(self._num_envs, bool)
-        experience = add(experience, step, everyone, memory)
-        learner = observe(self._algorithm, learner, step, everyone)
+        chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)
+        experience = self._buffer.add(experience, chunk)
+        learner = observe(self._algorithm, learner, chunk)
         count = now.count if self._block_updates is None else self._block_updates
         learner, priorities = when(
             now.count > 0,
-            lambda: updates(self._algorithm, learner, experience, now.index, count),
-            lambda: (learner, getattr(experience, "priorities", None)),
+            lambda: updates(self._algorithm, self._buffer, learner, experience, now.index, count),
+            lambda: (learner, self._buffer.get_priorities(experience)),
         )
-        return learner, with_priorities(experience, priorities), world
+        return learner, self._buffer.with_priorities(experience, priorities), world
 
-    def _step(self, state: Any, world: World, random: Any) -> tuple[World, Transition]:
+    def _step(self, state: Any, world: World, random: Any) -> tuple[World, Step, dict[str, Array]]:
         """Act, step every environment, and begin anew where an episode ended."""
         act_key, noise_key = jax.random.split(world.act_key)
         policy = self._algorithm.policy(state)
 
-        def act() -> tuple[Array, Tree]:
-            return self._algorithm.act(
+        def act() -> tuple[Array, Tree, dict[str, Array]]:
+            action, memory, extras = self._algorithm.act(
                 policy, world.memory, world.observation, world.first, noise_key, True
-            )[:2]
+            )
+            return action, memory, {name: extras[name] for name in self._extras}
 
-        def act_randomly() -> tuple[Array, Tree]:
+        def act_randomly() -> tuple[Array, Tree, dict[str, Array]]:
             memory = act()[1] if isinstance(world.memory, Memory) else world.memory
-            return uniform_actions(self._spec, self._num_envs, noise_key), memory
+            return uniform_actions(self._spec, self._num_envs, noise_key), memory, {}
 
-        action, memory = when(random, act_randomly, act)
+        # Algorithms that ask for extras never act at random.
+        action, memory, extras = act() if self._extras else when(random, act_randomly, act)
         env_key, step_key, reset_key = jax.random.split(world.env_key, 3)
         step_keys = jax.random.split(step_key, self._num_envs)
         after = jax.vmap(self._env.step)(world.env, to_real(action, self._spec), step_keys)
         last = after.terminated | after.truncated
-        happened = Transition(
+        happened = Step(
             world.observation, action, after.reward, after.terminated, last, after.observation
         )
         fresh = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
         env, observation = choose(last, fresh, (after.state, after.observation))
         episodes = count_episodes(world.episodes, after.reward, last)
-        return World(env, observation, last, memory, act_key, env_key, episodes), happened
+        world = World(env, observation, last, memory, act_key, env_key, episodes)
+        return world, happened, extras
 
 
 def choose(mask: Bool[Array, " envs"], yes: Tree, no: Tree) -> Tree:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from understudy.algorithms.base import Replay
+from understudy.algorithms.base import ReplayNeeds
 from understudy.training.setup import Setting
 from understudy.types import ConfigError, Tree
 
@@ -53,14 +53,14 @@ def _check(setting: Setting, have: int, platform: str) -> None:
 
 def _divided(setting: Setting) -> dict[str, int]:
     """What the devices get equal shares of."""
-    appetite = setting.algorithm.appetite
+    needs = setting.algorithm.needs
     if setting.num_seeds > 1:
         return {"num_seeds": setting.num_seeds}
-    if isinstance(appetite, Replay):
-        return {"batch_size": appetite.batch_size}
-    if appetite.memory:  # a sequence is learned from as a whole
+    if isinstance(needs, ReplayNeeds):
+        return {"batch_size": needs.batch_size}
+    if needs.memory:  # a sequence is learned from as a whole
         return {"num_envs": setting.num_envs}
-    rows = appetite.horizon * setting.num_envs // appetite.minibatches
+    rows = needs.horizon * setting.num_envs // needs.minibatches
     return {"horizon × num_envs / minibatches": rows}
 
 

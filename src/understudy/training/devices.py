@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from understudy.algorithms.base import Appetite, Rollout
+from understudy.algorithms.base import Needs, RolloutNeeds
 from understudy.types import ConfigError
 
 SECONDS_TO_JOIN = 30
@@ -77,12 +77,12 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def suit(appetite: Appetite) -> None:
+def suit(needs: Needs) -> None:
     """Settings of a process that trains one algorithm and nothing else; of no effect once JAX has
     computed anything.
 
     Acting on policy waits for every program. A small one on the CPU is over sooner than another
     thread is woken for it, so it runs in the thread that calls it. (Learning from replay goes on
     beside the environments, and needs that other thread.)"""
-    if isinstance(appetite, Rollout):
+    if isinstance(needs, RolloutNeeds):
         jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -17,13 +17,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.base import Algorithm
+from understudy.buffers import Buffer
 from understudy.envs.base import HostEnvs, HostStep, NativeEnv
 from understudy.envs.descriptors import Descriptor
 from understudy.training.actions import initial_memory, to_real, uniform_actions
-from understudy.training.feeding import Experience, add
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import over_members
-from understudy.types import Key, Spec, Transition, Tree
+from understudy.types import Chunk, Key, Spec, Step, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
 ENDLESS_STEPS = 5_000  # of one where the environment states no time limit
@@ -58,7 +58,7 @@ class Played(NamedTuple):
 class Told(NamedTuple):
     """A step of all rows on the host."""
 
-    step: Transition
+    step: Step
     valid: np.ndarray  # [rows] bool: whether it belongs to the episode that is played
 
 
@@ -84,7 +84,7 @@ class _Reel(NamedTuple):
     memory: Tree
     playing: Bool[Array, " rows"]
     played: Played
-    experience: Experience | None
+    experience: Any  # the buffer's state, or None
     time: Int32[Array, ""]
 
 
@@ -102,17 +102,17 @@ class NativeStage:
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
         mode: Mode = DETERMINISTIC,
+        buffer: Buffer | None = None,
     ):
+        """Steps are added to the `buffer`, if there is one, with a lane for every row."""
         self._algorithm, self._env, self._spec = algorithm, env, spec
+        self._buffer = buffer
         self._members, self._episodes, self._descriptor = members, episodes, descriptor
         self._limit = min(episode_length or env.max_steps, env.max_steps)
         self._act, self._draws = act_program(algorithm, members, spec, mode), mode.draws
 
-    def play(
-        self, policies: Any, keys: Key, experience: Experience | None = None
-    ) -> tuple[Played, Experience | None]:
-        """Pure. `policies` and `keys` have a member axis; experience, where there is any, a lane
-        for every row, to which its steps are added."""
+    def play(self, policies: Any, keys: Key, experience: Any = None) -> tuple[Played, Any]:
+        """Pure. `policies` and `keys` have a member axis; `experience` is the buffer's state."""
         start = self._begin(policies, keys, experience)
 
         def unfinished(reel: _Reel) -> Array:
@@ -121,7 +121,7 @@ class NativeStage:
         end = jax.lax.while_loop(unfinished, lambda reel: self._step(policies, keys, reel), start)
         return end.played, end.experience
 
-    def _begin(self, policies: Any, keys: Key, experience: Experience | None) -> _Reel:
+    def _begin(self, policies: Any, keys: Key, experience: Any) -> _Reel:
         def row_keys(key: Key) -> Array:
             return jax.random.split(jax.random.split(key)[0], self._episodes)
 
@@ -155,10 +155,12 @@ class NativeStage:
         last = after.terminated | after.truncated | (reel.time + 1 >= self._limit)
         experience = reel.experience
         if experience is not None:
-            happened = Transition(
+            happened = Step(
                 reel.observation, action, after.reward, after.terminated, last, after.observation
             )
-            experience = add(experience, happened, reel.playing & _is_sound(happened))
+            assert self._buffer is not None
+            valid = reel.playing & _is_sound(happened)
+            experience = self._buffer.add(experience, Chunk.of_one_step(happened, valid))
         played = Played(
             total=reel.played.total + jnp.where(reel.playing, after.reward, 0.0),
             steps=reel.played.steps + reel.playing,
@@ -254,7 +256,7 @@ class HostStage:
             step = self.envs.step(action, playing) if only else self.envs.step(action)
             last = tally.take(step)
             facts: Any = (observation, action, step.reward, step.terminated, last)
-            happened = Transition(*facts, next_observation=step.next_observation)  # type: ignore
+            happened = Step(*facts, next_observation=step.next_observation)  # type: ignore
             yield Told(happened, playing & step.valid)
             observation, first = step.observation, step.last
         if tally.unended and self._limit is None:
@@ -307,7 +309,7 @@ class _Tally:
         self.described = np.where(valid[:, None], now, self.described)
 
 
-def _is_sound(step: Transition) -> Bool[Array, " rows"]:
+def _is_sound(step: Step) -> Bool[Array, " rows"]:
     """Whether all numbers are finite. One that is not would spoil every batch it is drawn into."""
     rows = len(step.reward)
     parts = (step.action, step.next_observation)

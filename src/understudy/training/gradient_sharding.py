@@ -6,8 +6,6 @@ crosses is one array per dtype, because taking modules apart costs more than sen
 Where experience lies with the workers (`Draws`), each draws from its own part of it instead.
 """
 
-import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -15,14 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.algorithms.base import Aux, Replay, mean_of_shards
-from understudy.buffers import Film, Ring, sum_tree
-from understudy.buffers.replay import Priorities
-from understudy.training.feeding import Experience, create
+from understudy.algorithms.base import Aux, ReplayNeeds, mean_of_shards
+from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
 from understudy.training.transport import Layout
-from understudy.training.updates import Learner, Ready, finish, ready, reconsider
+from understudy.training.updates import LearnerState, Ready, finish, ready
 from understudy.types import ConfigError, Key, Tree
 
 NOWHERE = jnp.iinfo(jnp.int32).max
@@ -30,13 +26,13 @@ NOWHERE = jnp.iinfo(jnp.int32).max
 
 def check_shares(setting: Setting, workers: int) -> None:
     """Refuse, before anything starts, batches that cannot be divided into equal shares."""
-    appetite = setting.algorithm.appetite
-    if isinstance(appetite, Replay):
-        what, rows = f"batch_size {appetite.batch_size}", appetite.batch_size
-    elif appetite.memory:  # whole environments: memory runs through time
+    needs = setting.algorithm.needs
+    if isinstance(needs, ReplayNeeds):
+        what, rows = f"batch_size {needs.batch_size}", needs.batch_size
+    elif needs.memory:  # whole environments: memory runs through time
         what, rows = f"a rollout of {setting.num_envs} environments", setting.num_envs
     else:
-        rows = appetite.horizon * setting.num_envs // appetite.minibatches
+        rows = needs.horizon * setting.num_envs // needs.minibatches
         what = f"a minibatch of {rows} steps"
     if rows % workers:
         raise ConfigError(
@@ -91,13 +87,13 @@ def told_of(setting: Setting) -> Any:
     return without_moments(jax.eval_shape(initial, keys))
 
 
-def still_drawable(experience: Experience | None, place: Array | None) -> Array | None:
-    """Places that have since been given up (as the ring's one free slot was) lead nowhere: a late
-    priority must not make them drawable again."""
-    if not isinstance(experience, Ring | Film) or experience.priorities is None:
+def still_drawable(priorities: Priorities | None, place: Array | None) -> Array | None:
+    """Places that have since been given up (as the one free slot of a lane was) lead nowhere: a
+    late priority must not make them drawable again."""
+    if priorities is None:
         return place
     assert place is not None
-    return jnp.where(sum_tree.read(experience.priorities.tree, place) > 0, place, NOWHERE)
+    return jnp.where(sum_tree.read(priorities.tree, place) > 0, place, NOWHERE)
 
 
 @final
@@ -107,6 +103,7 @@ class Shares:
 
     def __init__(self, setting: Setting):
         self.algorithm, self.members = setting.algorithm, setting.num_seeds
+        self.buffer: Buffer = setting.buffer
         self._state = told_of(setting)
         self._state_layout = Layout(self._state)
 
@@ -121,9 +118,9 @@ class Shares:
         return Layout(answer).join(answer)
 
     def receive(
-        self, answers: list[dict[str, Array]], learner: Learner, experience: Experience | None,
+        self, answers: list[dict[str, Array]], learner: LearnerState, experience: Any,
         now: Ready, due: Any, late: bool = False,
-    ) -> tuple[Learner, Priorities | None]:  # fmt: skip
+    ) -> tuple[LearnerState, Priorities | None]:  # fmt: skip
         """Finish the update that these answer. If they come `late`, others may have been finished
         since it was made `ready`: the learner's key has moved on by itself, and so has the
         ring. Experience is needed for its priorities only."""
@@ -131,14 +128,20 @@ class Shares:
         shapes = jax.eval_shape(partial(self._gradients, due=due), self._state, rows, now.key)
         parts = [Layout(shapes).split(answer) for answer in answers]
 
-        def one(learner: Learner, experience: Any, now: Ready, parts: list[Any]) -> Tree:
+        def one(learner: LearnerState, experience: Any, now: Ready, parts: list[Any]) -> Tree:
             gradients, aux = join(parts)
+            priorities = None
+            if experience is not None:
+                priorities = self.buffer.get_priorities(experience)
             if late:
-                place = still_drawable(experience, now.place)
+                place = still_drawable(priorities, now.place)
                 now = now._replace(next_key=learner.state.key, place=place)
             gradients = gradients._replace(due=due)
             learner, good = finish(self.algorithm, learner, now, gradients, aux)
-            return learner, reconsider(self.algorithm, experience, now, aux, good)
+            if priorities is None:
+                return learner, None
+            told = (now.place, aux.priorities, now.batch.weight, good)
+            return learner, self.buffer.update_priorities(experience, *told)
 
         return over_members(one, self.members)(learner, experience, now, parts)
 
@@ -152,19 +155,19 @@ class Shares:
 
 @final
 class Draws:
-    """The functions of an update whose rows are drawn by the workers, `rows` by each, lifted over
-    K members. Only for replay without priorities, whose weights are relative to the whole."""
+    """The functions of an update whose rows the workers sample, each from a `buffer` of its own,
+    lifted over K members. Only for replay without priorities, whose weights are relative to the
+    whole."""
 
-    def __init__(self, setting: Setting, rows: int):
-        self.members, appetite = setting.num_seeds, setting.algorithm.appetite
-        self._algorithm = copy.copy(setting.algorithm)
-        self._algorithm.config = replace(setting.algorithm.config, batch_size=rows)
+    def __init__(self, setting: Setting, buffer: Buffer):
+        self.members, self._algorithm = setting.num_seeds, setting.algorithm
+        self._buffer = buffer
         self._state = told_of(setting)
         self._layout = Layout(self._state)
-        each = jax.vmap(lambda _: create(appetite, setting.spec, 1))
+        each = jax.vmap(lambda _: buffer.init())
         self._experience = jax.eval_shape(each, jnp.arange(self.members))
 
-    def send(self, learner: Learner) -> tuple[dict[str, Array], Learner]:
+    def send(self, learner: LearnerState) -> tuple[dict[str, Array], LearnerState]:
         """What all workers are told, and the learner whose key has moved on since."""
         state = learner.state
         next_key = jax.vmap(lambda key: jax.random.split(key, 3)[0])(state.key)
@@ -179,14 +182,14 @@ class Draws:
         return held, Layout(told).join(told)
 
     def receive(
-        self, answers: list[tuple[Array, dict[str, Array]]], learner: Learner, due: Any
-    ) -> Learner:
+        self, answers: list[tuple[Array, dict[str, Array]]], learner: LearnerState, due: Any
+    ) -> LearnerState:
         """Finish the update that these answer."""
         tell = partial(self._tell, due=due)
         _, shapes = jax.eval_shape(tell, self._state, self._experience, jnp.int32(0))
         parts = [(held, Layout(shapes).split(told)) for held, told in answers]
 
-        def one(learner: Learner, parts: list[Any]) -> Learner:
+        def one(learner: LearnerState, parts: list[Any]) -> LearnerState:
             gradients, metrics = weighed(parts)
             key = learner.state.key
             aux = Aux(metrics, jnp.zeros(0))
@@ -198,7 +201,7 @@ class Draws:
     def _tell(self, state: Any, experience: Any, place: Array, due: Any) -> Any:
         def one(state: Any, experience: Any, place: Array) -> Any:
             state = state._replace(key=jax.random.fold_in(state.key, place))
-            now = ready(self._algorithm, state, experience)
+            now = ready(self._algorithm, self._buffer, state, experience)
             gradients, aux = self._algorithm.gradients(state, now.batch, now.key, due)
             # Before the first whole sequence there are steps, but nothing to draw.
             held = jnp.where(jnp.any(now.batch.weight > 0), jnp.sum(experience.stored), 0)

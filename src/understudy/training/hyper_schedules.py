@@ -17,7 +17,7 @@ from understudy.types import ConfigError
 
 
 @final
-class Movement:
+class HyperSchedules:
     """The schedules of a run, for all members."""
 
     def __init__(

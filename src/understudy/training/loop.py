@@ -1,29 +1,34 @@
 """The host loop: Gymnasium environments step on the CPU while the device updates.
 
-One iteration is
+The loop handles steps in chunks of `chunk_steps` steps of every environment. For each chunk it does
 
-    act → hand over the previous step for learning → step the environments
+    policy → hand the chunk before over for learning → act and step, to the end of the chunk
 
-Learning runs beside the environments' step: the update of iteration t learns from steps up to
-t − 1, and its policy acts from iteration t + 1 on. That lag is fixed, so nothing waits and runs
-stay reproducible. One block of bytes goes to the device per iteration.
+Learning runs beside the environments: chunk c acts with the policy that has learned from chunk
+c − 2. That lag is fixed, so nothing waits and runs stay reproducible. Chunks begin at multiples of
+their length, counted from the beginning of the run, so a run that goes on in mid-chunk is the run
+that was never interrupted.
 
-Rollouts must be the present policy's own: a complete one is handed over, in one call, before
-acting, and acting waits for the update.
+A rollout must be the present policy's own: it is one chunk, which is learned from before acting,
+and acting waits for the update.
 """
 
 from typing import ClassVar, final
 
+import jax
 import numpy as np
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import RolloutNeeds
 from understudy.envs.base import HostEnvs
-from understudy.training.collector import Collector, block_fields
-from understudy.training.learner import Learning
+from understudy.state_dict import Named, name_leaves, part_of, put_back, under
+from understudy.training.collector import Collector
+from understudy.training.learner import Learner
 from understudy.training.replay_placement import EVERYWHERE
-from understudy.training.snapshot import Named, Snapshot
-from understudy.training.step_packing import Parcel
+from understudy.training.snapshot import Snapshot
+from understudy.training.step_packing import step_rows
 from understudy.training.trainer import Setting, Trainer
+
+ACCELERATOR_CHUNK = 8  # steps; see docs/design.md for what they cost and save
 
 
 @final
@@ -34,69 +39,90 @@ class HostTrainer(Trainer):
 
     def __init__(self, setting: Setting, envs: HostEnvs):
         self.setting = setting
-        parcel = Parcel(block_fields(setting))
-        self.held = self.learning = Learning(setting.algorithm, parcel, *self._start())
-        read = self.learning.form.read_policy
-        self.collector = Collector(setting, envs, self.policy(), read, self.learning.act_device)
-        self._on_policy = isinstance(setting.algorithm.appetite, Rollout)
-        self._waiting: list[np.ndarray] = []  # blocks of a rollout that is not yet complete
+        started = self._start()
+        rows = step_rows(setting.algorithm, setting.spec)
+        self.held = self.learning = Learner(setting.algorithm, self.buffer, rows, *started)
+        transport = self.learning.transport
+        self.collector = Collector(
+            setting, envs, self.policy(), transport.form.read_policy, transport.act_device
+        )
+        self._on_policy = setting.algorithm.needs.on_policy
+        self._chunk_steps = self._choose_chunk_steps()
+        self._acting_policy = self.learning.policy()
+
+    def _choose_chunk_steps(self) -> int:
+        """Steps of a chunk: a whole rollout, what was set, or what suits the device."""
+        needs = self.setting.algorithm.needs
+        if isinstance(needs, RolloutNeeds):
+            return needs.horizon
+        device, *others = self.learning.transport.sharding.device_set
+        usual = 1 if device.platform == "cpu" and not others else ACCELERATOR_CHUNK
+        return min(needs.chunk_steps or usual, self.buffer.num_slots - 1)
 
     def advance(self, iterations: int) -> None:
         self.collector.begin()
         for _ in range(iterations):
             if self.interrupted:
                 break
-            random = self.cadence.random(self.position.iterations)
-            if self._on_policy:
-                self._learn()
-                self.collector.act(self.learning.policy(), random, watch=True)
+            if self.position.iterations % self._chunk_steps:
+                self._act()
             else:
-                self.collector.act(self.learning.policy(), random)
-                self._learn()
+                self._begin_chunk()
             self.collector.step()
             self.position.iterations += 1
 
+    def _begin_chunk(self) -> None:
+        """Have the first actions decided, and the chunk before learned from beside it. (A rollout
+        is learned from first.)"""
+        if self._on_policy:
+            self._learn()
+        self._acting_policy = self.learning.policy(lasting=self._chunk_steps > 1)
+        self._act()
+        if not self._on_policy:
+            self._learn()
+
+    def _act(self) -> None:
+        random = self.update_schedule.random(self.position.iterations)
+        self.collector.act(self._acting_policy, random, wait=self._on_policy)
+
     def _learn(self) -> None:
-        """Have the previous step added and the updates it owes done; returns at once.
+        """Hand over the steps that were collected."""
+        if self.collector.record:
+            self.hand_over(self.collector.take_chunk())
 
-        Steps of a rollout wait for its last one: one call takes them all."""
-        count = self.cadence.updates_after(self.position.iterations - 1)
-        block = self.collector.block
-        if self._on_policy and not count:
-            self._waiting.append(block)
-            return
-        rollout = [*self._waiting, block]
-        self._waiting.clear()
-        if len(rollout) > 1 and len(rollout) == self.cadence.block_iterations:
-            self._hand_over(np.stack(rollout, axis=1), count, self.steps)
-        else:  # the first one, which begins with a reset
-            for block in rollout[:-1]:
-                self._hand_over(block, 0, self.steps)
-            self._hand_over(rollout[-1], count, self.steps)
-        self.position.updates += count
-
-    def _hand_over(self, block: np.ndarray, count: int, step: int) -> None:
-        names, values = (), None
-        if self.movement is not None:
-            names, values = self.movement.names, self.movement.at(step)
-        self.learning.learn(block, count, names, values)
+    def hand_over(self, rows: np.ndarray) -> None:
+        """Have the latest steps, rows [K, time, N], added, and the updates that they owe done."""
+        count, stop = rows.shape[1], self.position.iterations
+        owed = [self.update_schedule.updates_after(i) for i in range(stop - count, stop)]
+        names, values, steps = (), None, ()
+        if self.hyper_schedules is not None:
+            names, envs = self.hyper_schedules.names, self.setting.num_envs
+            if self._on_policy or count == 1:
+                values = self.hyper_schedules.over([self.steps])
+            else:  # each update has the values of the step that it follows
+                ends = range(stop - count + 1, stop + 1)
+                values = self.hyper_schedules.over(end * envs for end in ends)
+                steps = tuple(step for step, due in enumerate(owed) for _ in range(due))
+        self.learning.learn(rows, sum(owed), names, values, steps)
+        self.position.updates += sum(owed)
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
         self.learning.restart_counting(self.position.updates)
 
     def _name_acting(self) -> Named:
+        """In mid-chunk also the policy that acts: the learner's has moved on."""
         named = self.collector.named()
-        if "block" not in named:
+        if self._on_policy or self.position.iterations % self._chunk_steps == 0:
             return named
-        block = named.pop("block")
-        return named | {"blocks": np.stack([*self._waiting, block])}
+        return named | under("policy", name_leaves(self._acting_policy))
 
     def _put_acting_back(self, acting: Named) -> None:
-        if "blocks" in acting:
-            *self._waiting, block = acting["blocks"]
-            acting = acting | {"block": block}
         self.collector.put_back(acting)
+        policy = part_of(acting, "policy")
+        if policy:
+            put = put_back(self.learning.policy(), policy)
+            self._acting_policy = jax.device_put(put, self.learning.transport.act_device)
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self.collector.episodes()

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.training.snapshot import Named
+from understudy.state_dict import Named
 
 LONGEST = 100_000  # actions kept; an episode that is longer cannot be brought back
 

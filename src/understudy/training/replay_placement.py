@@ -8,28 +8,23 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding
 
-from understudy.algorithms.base import Appetite, Replay
-from understudy.buffers import HostFilm
-from understudy.buffers.frame_batch import Drawn
-from understudy.training.feeding import create, size_in_bytes
+from understudy.algorithms.base import ReplayNeeds
+from understudy.buffers import Buffer, HostReplayBuffer
 from understudy.training.program_cache import shared
-from understudy.training.setup import Setting
-from understudy.training.snapshot import Named, copy_to_file, to_host
-from understudy.types import ConfigError, Spec, Transition
+from understudy.training.setup import Setting, make_frame_replay
+from understudy.types import ConfigError
 
 # Of what a place has, where there is a choice: on the device the rest is for learning, elsewhere
 # for the copy that a checkpoint is written from.
 SHARE = {"device": 0.8, "host": 0.4, "disk": 0.4}
 EVERYWHERE = tuple(SHARE)
 WORTH_SAYING = 2**30  # bytes
-LARGEST_DRAW = 2**26  # bytes that go to the device at once, unless one update needs more
 
 _log = logging.getLogger("understudy.training.replay")
 
@@ -46,15 +41,15 @@ class Place(NamedTuple):
 
 def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
     """The first of the `possible` places that holds all experience, or the one asked for."""
-    appetite = setting.algorithm.appetite
-    replay = isinstance(appetite, Replay)
-    asked = appetite.storage if replay else "device"
+    needs = setting.algorithm.needs
+    replay = isinstance(needs, ReplayNeeds)
+    asked = needs.storage if replay else "device"
     if asked not in ("auto", *possible):
         raise ConfigError(
             f"native environments keep replay on the device: replay_storage must be auto or "
             f"device, got {asked!r}"
         )
-    if replay and appetite.priority_exponent is not None:
+    if replay and needs.priority_exponent is not None:
         possible = ("device",)
     names = possible if asked == "auto" else (asked,)
     places = [_look_at(name, setting, SHARE[name] if len(names) > 1 else 1) for name in names]
@@ -69,74 +64,26 @@ def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
     )
 
 
-def make(setting: Setting, place: Place, sharding: NamedSharding | None = None) -> Any:
-    """Empty, with a member axis."""
-    appetite, spec = setting.algorithm.appetite, setting.spec
-    if place.name != "device":
-        assert isinstance(appetite, Replay)
-        return HostReplay(setting, appetite, directory() if place.name == "disk" else None)
-    return create_program(appetite, spec, setting.num_envs, setting.num_seeds, sharding)()
+def make(
+    setting: Setting, place: Place, sharding: NamedSharding | None = None
+) -> tuple[Buffer, Any]:
+    """The buffer for a place, and its empty state with a member axis."""
+    if place.name == "device":
+        return setting.buffer, init_program(setting.buffer, setting.num_seeds, sharding)()
+    needs = setting.algorithm.needs
+    assert isinstance(needs, ReplayNeeds)
+    frames = make_frame_replay(needs, setting.spec, setting.num_envs)
+    where = directory() if place.name == "disk" else None
+    buffer = HostReplayBuffer(frames, setting.num_seeds, setting.seed, where)
+    return buffer, buffer.init()
 
 
 @shared
-def create_program(
-    appetite: Appetite, spec: Spec, lanes: int, members: int, sharding: NamedSharding | None
-) -> Any:
-    """Makes empty experience, with a member axis."""
-    # A ring is too large to be made twice: the member axis is there from the beginning.
-    each = jax.vmap(lambda _: create(appetite, spec, lanes))
+def init_program(buffer: Buffer, members: int, sharding: NamedSharding | None) -> Any:
+    """Makes an empty buffer, with a member axis."""
+    # A buffer is too large to be made twice: the member axis is there from the beginning.
+    each = jax.vmap(lambda _: buffer.init())
     return jax.jit(lambda: each(jnp.arange(members)), out_shardings=sharding)
-
-
-@final
-class HostReplay:
-    """Replay that the host keeps, and draws from: what is drawn alone goes to the device."""
-
-    def __init__(self, setting: Setting, appetite: Replay, directory: Path | None):
-        members, lanes = setting.num_seeds, setting.num_envs
-        self._film = HostFilm(
-            setting.spec, appetite.buffer_size, lanes, members, appetite.sequences, directory
-        )
-        self.lanes, self._axes = lanes, (members, lanes)
-        self._seed, self._appetite, self._directory = setting.seed, appetite, directory
-        self._most: int | None = None
-
-    def add(self, report: Named) -> None:
-        """What the environments have reported, a row for each."""
-        rows = {name: x.reshape(*self._axes, *x.shape[1:]) for name, x in report.items()}
-        step = Transition(**{name: rows[name] for name in Transition._fields})  # type: ignore
-        self._film.add(step, rows["valid"], rows.get("memory"))
-
-    def draw(self, first: int, count: int) -> tuple[Drawn, int]:
-        """What updates number `first` to `first + count - 1` learn from, [members, updates, ...],
-        or the first of them, if that is too much at once; and how many those are."""
-        drawn = [self._draw(first)]
-        if self._most is None:
-            self._most = max(1, LARGEST_DRAW // sum(x.nbytes for x in jax.tree.leaves(drawn)))
-        count = min(count, self._most)
-        drawn += [self._draw(update) for update in range(first + 1, first + count)]
-        return jax.tree.map(_side_by_side, *drawn), count
-
-    def _draw(self, update: int) -> Drawn:
-        appetite = self._appetite
-        return self._film.sample(
-            appetite.batch_size, appetite.n_step, seed=self._seed, update=update
-        )
-
-    def named(self) -> Named:
-        """A copy: in memory, or of what is in a file, in another one."""
-        views = self._film.named()
-        if self._directory is not None:
-            return copy_to_file(views, self._directory)
-        return {name: to_host(array) for name, array in views.items()}
-
-    def put_back(self, arrays: Named) -> None:
-        self._film.put_back(arrays)
-
-
-def is_of_host(arrays: Named) -> bool:
-    """Whether these are what a `HostReplay` has named."""
-    return "slots" in arrays
 
 
 def directory() -> Path:
@@ -157,8 +104,10 @@ def room(name: str) -> int:
 
 
 def _look_at(name: str, setting: Setting, share: float | int) -> Place:
-    appetite: Appetite = setting.algorithm.appetite
-    each = size_in_bytes(appetite, setting.spec, setting.num_envs, on_host=name != "device")
+    buffer, needs = setting.buffer, setting.algorithm.needs
+    if name != "device" and isinstance(needs, ReplayNeeds):
+        buffer = make_frame_replay(needs, setting.spec, setting.num_envs)
+    each = buffer.nbytes
     members, on_device = setting.num_seeds, "in memory"
     if _device().platform != "cpu":
         on_device = "in device memory"
@@ -170,21 +119,17 @@ def _look_at(name: str, setting: Setting, share: float | int) -> Place:
 def _announce(place: Place, setting: Setting, asked: str) -> None:
     """Of a small one nobody needs to know, unless it is not where it would be expected."""
     evaded = asked == "auto" and place.name != "device"
-    if not isinstance(setting.algorithm.appetite, Replay):
+    if not isinstance(setting.algorithm.needs, ReplayNeeds):
         return
     if place.needed < WORTH_SAYING and not evaded:
         return
     seen = setting.spec.observation
     frame = "×".join(map(str, seen.shape[1:] if seen.frames > 1 else seen.shape))
     seeds = f"{setting.num_seeds} × " if setting.num_seeds > 1 else ""
-    steps = f"{seeds}{setting.algorithm.appetite.buffer_size:,} steps"
+    steps = f"{seeds}{setting.algorithm.needs.buffer_size:,} steps"
     why = ", because the device cannot hold it" if evaded else ""
     level = logging.WARNING if evaded else logging.INFO
     _log.log(level, "replay: %s of %s %s, %s%s", steps, frame, seen.dtype, place, why)
-
-
-def _side_by_side(*arrays: np.ndarray) -> np.ndarray:
-    return arrays[0][:, None] if len(arrays) == 1 else np.stack(arrays, axis=1)
 
 
 def _gib(size: int) -> str:

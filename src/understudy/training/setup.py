@@ -1,8 +1,9 @@
-"""What a trainer is built from."""
+"""What a trainer is built from, and the buffer that follows from it."""
 
 from dataclasses import dataclass, replace
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms.base import Algorithm, ReplayNeeds
+from understudy.buffers import Buffer, FrameReplayBuffer, ReplayBuffer, RolloutBuffer
 from understudy.types import ConfigError, Spec
 
 
@@ -22,9 +23,40 @@ class Setting:
         """The same with seed 0: programs do not depend on the seed."""
         return replace(self, seed=0)
 
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer of one seed, on the device."""
+        return make_buffer(self.algorithm, self.spec, self.num_envs)
+
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("num_seeds", 1), ("num_envs", 1), ("devices", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.seed + self.num_seeds > 2**32:
             raise ConfigError(f"seed must be below 2**32, got {self.seed}")
+
+
+def make_buffer(algorithm: Algorithm, spec: Spec, lanes: int) -> Buffer:
+    """The buffer that an algorithm needs, for the steps of `lanes` environments. Images, and
+    sequences for recurrent networks, need frame replay; vectors are sampled faster from replay,
+    which stores every observation twice."""
+    needs, seen = algorithm.needs, spec.observation
+    if not isinstance(needs, ReplayNeeds):
+        return RolloutBuffer(spec, needs.horizon, lanes, needs.memory, needs.extras)
+    if seen.is_image or seen.in_bytes or needs.sequences is not None:
+        return make_frame_replay(needs, spec, lanes)
+    size, rows = needs.buffer_size, needs.batch_size
+    return ReplayBuffer(spec, size, lanes, rows, needs.n_step, needs.priority_exponent)
+
+
+def make_frame_replay(needs: ReplayNeeds, spec: Spec, lanes: int) -> FrameReplayBuffer:
+    return FrameReplayBuffer(
+        spec=spec,
+        capacity=needs.buffer_size,
+        lanes=lanes,
+        batch_size=needs.batch_size,
+        n_step=needs.n_step,
+        priority_exponent=needs.priority_exponent,
+        priority_mix=needs.priority_mix,
+        sequences=needs.sequences,
+    )

@@ -1,4 +1,4 @@
-"""What the host loop and the device loop have in common: the face they show to a run."""
+"""What the host loop and the device loop have in common: the interface that a run uses."""
 
 import abc
 import logging
@@ -12,38 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from understudy.algorithms.base import Replay, Rollout
-from understudy.buffers import Rollout as StoredRollout
+from understudy.algorithms.base import RolloutNeeds
+from understudy.buffers import Buffer
+from understudy.buffers.host_replay import is_of_host
 from understudy.ops.schedules import Schedule
+from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.device_sharding import find_sharding
-from understudy.training.feeding import Experience
-from understudy.training.hyper_schedules import Movement, check_names, per_member
+from understudy.training.hyper_schedules import HyperSchedules, check_names, per_member
 from understudy.training.program_cache import shared
-from understudy.training.replay_placement import (
-    EVERYWHERE,
-    HostReplay,
-    choose,
-    create_program,
-    is_of_host,
-    make,
-)
+from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALISATION, member_keys
 from understudy.training.setup import Setting as Setting
-from understudy.training.snapshot import (
-    Named,
-    Position,
-    Snapshot,
-    name_leaves,
-    name_ring,
-    part_of,
-    put_back,
-    put_ring_back,
-    under,
-)
-from understudy.training.update_schedule import Cadence
+from understudy.training.snapshot import Position, Snapshot
+from understudy.training.update_schedule import UpdateSchedule
 from understudy.training.updates import (
     LONGEST_ROW_OF_DISCARDS,
-    Learner,
+    LearnerState,
     Meter,
     begin,
     diverged,
@@ -60,8 +44,11 @@ _log = logging.getLogger("understudy.training")
 class Held:
     """A learner and its experience, as they are."""
 
-    learner: Learner
-    experience: Experience | HostReplay
+    learner: LearnerState
+    experience: Any  # the buffer's state
+
+    def use_buffer(self, buffer: Buffer, experience: Any) -> None:
+        self.experience = experience
 
 
 class Trainer(abc.ABC):
@@ -69,10 +56,11 @@ class Trainer(abc.ABC):
 
     places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
     setting: Setting
-    cadence: Cadence
+    update_schedule: UpdateSchedule
     position: Position
     held: Any  # what has the `learner` and the `experience`, [members, ...] each
-    movement: Movement | None = None  # of hyper-parameters; None where nothing is scheduled
+    buffer: Buffer
+    hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
     goal: int | None = None  # set from outside: iterations beyond which nobody will ask for any
 
@@ -98,19 +86,19 @@ class Trainer(abc.ABC):
         return {}
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> LearnerState:
         return self.held.learner
 
     @learner.setter
-    def learner(self, learner: Learner) -> None:
+    def learner(self, learner: LearnerState) -> None:
         self.held.learner = learner
 
     @property
-    def experience(self) -> Experience | HostReplay:
+    def experience(self) -> Any:
         return self.held.experience
 
     @experience.setter
-    def experience(self, experience: Experience | HostReplay) -> None:
+    def experience(self, experience: Any) -> None:
         self.held.experience = experience
 
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
@@ -120,15 +108,17 @@ class Trainer(abc.ABC):
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
         members = self.setting.num_seeds
-        self.movement = Movement(wanted, self.position.horizon, members, config) if wanted else None
+        self.hyper_schedules = (
+            HyperSchedules(wanted, self.position.horizon, members, config) if wanted else None
+        )
 
     def begin_training(self, total: int) -> None:
         """Choose what depends on the length of the first training, and say so if a training up to
         step `total` would hardly learn."""
         if not self.position.first_training and not self.position.iterations:
             self.position.first_training = total
-            self.cadence = self._make_cadence()
-        first = self.cadence.first_update_iteration * self.setting.num_envs
+            self.update_schedule = self._make_update_schedule()
+        first = self.update_schedule.first_update_iteration * self.setting.num_envs
         if self.position.iterations == 0 and first > total // 2:
             learns = "and so learns little" if first <= total else "and so learns nothing"
             _log.warning(
@@ -138,12 +128,12 @@ class Trainer(abc.ABC):
 
     def _waits_for(self) -> str:
         """The settings that put off the first update."""
-        rollouts = isinstance(self.setting.algorithm.appetite, Rollout)
-        return "horizon or num_envs" if rollouts else "min_buffer_size or update_every"
+        on_policy = self.setting.algorithm.needs.on_policy
+        return "horizon or num_envs" if on_policy else "min_buffer_size or update_every"
 
-    def _make_cadence(self) -> Cadence:
-        appetite = self.setting.algorithm.appetite
-        return Cadence.of(appetite, self.setting.num_envs, self.position.first_training)
+    def _make_update_schedule(self) -> UpdateSchedule:
+        needs = self.setting.algorithm.needs
+        return UpdateSchedule.of(needs, self.setting.num_envs, self.position.first_training)
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Change hyper-parameters now, for all members or for each; their schedules end."""
@@ -155,8 +145,8 @@ class Trainer(abc.ABC):
         for name, each in new.items():
             for value in each:
                 config.check_moving(name, float(value))
-        if self.movement is not None:
-            self.movement.end(values)
+        if self.hyper_schedules is not None:
+            self.hyper_schedules.end(values)
         hyper = {**state.hyper, **{name: jnp.asarray(each) for name, each in new.items()}}
         self.learner = self.learner._replace(state=state._replace(hyper=hyper))
 
@@ -185,9 +175,9 @@ class Trainer(abc.ABC):
             self._put_world_back(snapshot.world)
         self.learner = put_back(self.learner, snapshot.learner)
         self.position = position
-        self.cadence = self._make_cadence()
+        self.update_schedule = self._make_update_schedule()
         if position.refilled_from:
-            self.cadence = self.cadence.refilling(position.refilled_from)
+            self.update_schedule = self.update_schedule.refilling(position.refilled_from)
 
     def _name_world(self) -> Named:
         """Experience, and what the loop itself adds to it."""
@@ -199,25 +189,18 @@ class Trainer(abc.ABC):
         self._put_acting_back(part_of(world, "acting"))
 
     def _name_experience(self) -> Named:
-        experience = self.experience
-        if isinstance(experience, HostReplay):
-            return experience.named()
-        rolled = isinstance(experience, StoredRollout)
-        return name_leaves(experience) if rolled else name_ring(experience)
+        return self.buffer.state_dict(self.experience)
 
     def _put_experience_back(self, arrays: Named) -> None:
-        """Kept where it was, even if there would be more, or less, room elsewhere by now."""
-        on_host = is_of_host(arrays)
-        if on_host != isinstance(self.experience, HostReplay):
-            place = choose(self._roomy, EVERYWHERE[1:] if on_host else EVERYWHERE[:1])
-            self.experience = make(self._roomy, place)
-        experience = self.experience
-        if isinstance(experience, HostReplay):
-            experience.put_back(arrays)
-        elif isinstance(experience, StoredRollout):
-            self.experience = put_back(experience, arrays)
-        else:
-            self.experience = put_ring_back(experience, arrays)
+        """Kept where it was, even if there would be more, or less, space elsewhere by now."""
+        if is_of_host(arrays) != self.buffer.fed:
+            self._move_experience(EVERYWHERE[1:] if is_of_host(arrays) else EVERYWHERE[:1])
+        self.experience = self.buffer.load_state_dict(self.experience, arrays)
+
+    def _move_experience(self, places: tuple[str, ...]) -> None:
+        """Begin with an empty buffer in the first of these places that can hold it."""
+        self.buffer, experience = make(self._wide_setting, choose(self._wide_setting, places))
+        self.held.use_buffer(self.buffer, experience)
 
     @abc.abstractmethod
     def _name_acting(self) -> Named:
@@ -258,36 +241,35 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self, kept_elsewhere: bool = False) -> tuple[Learner, Experience | HostReplay]:
-        """Initial states and no experience yet, with a member axis. Where others keep experience,
-        its container is the smallest there is: programs that take steps in write to one."""
+    def _start(self, buffer: Buffer | None = None) -> tuple[LearnerState, Any]:
+        """Initial states and an empty buffer, with a member axis; the setting's own buffer, unless
+        one is given."""
         algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
-        appetite, num_envs = algorithm.appetite, self.setting.num_envs
-        if isinstance(appetite, Rollout) and appetite.horizon * num_envs % appetite.minibatches:
+        needs, num_envs = algorithm.needs, self.setting.num_envs
+        rollouts = isinstance(needs, RolloutNeeds)
+        if rollouts and needs.horizon * num_envs % needs.minibatches:
             raise ConfigError(
-                f"a rollout of {appetite.horizon} steps of {num_envs} environments cannot be split "
-                f"into {appetite.minibatches} equal minibatches"
+                f"a rollout of {needs.horizon} steps of {num_envs} environments cannot be split "
+                f"into {needs.minibatches} equal minibatches"
             )
-        self._roomy = self.setting  # what experience was made for
+        self._wide_setting = self.setting  # what the buffer was made for
         self._sharding = find_sharding(self.setting)
-        place = None if kept_elsewhere else choose(self.setting, self.places)
+        if buffer is None:
+            place = choose(self.setting, self.places)
+            self.buffer, experience = make(self.setting, place, self._sharding)
+        else:
+            self.buffer, experience = buffer, buffer.init()
         self.position = Position()
-        self.cadence = self._make_cadence()
+        self.update_schedule = self._make_update_schedule()
         self._told_of: set[int] = set()  # members that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
         keys = member_keys(self.setting.seed, members, INITIALISATION)
         first_learner = _begin_program(self.setting.unseeded, self._sharding)
         learner = first_learner(jax.device_put(keys, self._sharding))
-        if place is None:
-            assert isinstance(appetite, Replay)
-            smallest = replace(appetite, buffer_size=1)
-            return learner, create_program(smallest, spec, num_envs, members, self._sharding)()
-        if place.name != "device":
-            return learner, make(self.setting, place)
-        return learner, make(self.setting, place, self._sharding)
+        return learner, experience
 
 
-def learner_shapes(setting: Setting) -> Learner:
+def learner_shapes(setting: Setting) -> LearnerState:
     """What a trainer's learner looks like, before there is one."""
     keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
     return jax.eval_shape(_begin_program(setting.unseeded, None), keys)

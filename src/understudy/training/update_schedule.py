@@ -15,12 +15,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import final
 
-from understudy.algorithms.base import Appetite, Rollout
+from understudy.algorithms.base import Needs, RolloutNeeds
 
 
 @final
 @dataclass(frozen=True)
-class Cadence:
+class UpdateSchedule:
     num_envs: int
     random_iterations: int  # iterations with uniformly random actions
     first_learning_iteration: int  # the first one after which an update may happen
@@ -28,37 +28,37 @@ class Cadence:
     release: int  # updates are done where transitions pass a multiple of this
 
     @classmethod
-    def of(cls, appetite: Appetite, num_envs: int, training: int = 0) -> "Cadence":
+    def of(cls, needs: Needs, num_envs: int, training: int = 0) -> "UpdateSchedule":
         """`training` is the length of the first training in steps; 0 where it is not known."""
-        if isinstance(appetite, Rollout):
-            transitions = appetite.horizon * num_envs
+        if isinstance(needs, RolloutNeeds):
+            transitions = needs.horizon * num_envs
             return cls(
                 num_envs=num_envs,
                 random_iterations=0,
                 first_learning_iteration=0,
-                ratio=Fraction(appetite.minibatches, transitions),
+                ratio=Fraction(needs.updates, transitions),
                 release=transitions,
             )
-        random, enough = appetite.start_steps, appetite.min_buffer_size
+        random, enough = needs.start_steps, needs.min_buffer_size
         if random is None:
-            random = appetite.max_start_steps
+            random = needs.max_start_steps
             if training and training // 10 < random:
                 random = training // 10
                 enough = max(1, min(enough, random))
         waiting = math.ceil(enough / num_envs)
-        if appetite.sequences is not None:  # until there is a whole one
-            needed = appetite.sequences.burn_in + appetite.sequences.length
-            waiting = max(waiting, needed + appetite.sequences.stride)
-        if appetite.updates_per_vector_step is None:
-            ratio = exact(appetite.updates_per_step)
+        if needs.sequences is not None:  # until there is a whole one
+            needed = needs.sequences.burn_in + needs.sequences.length
+            waiting = max(waiting, needed + needs.sequences.stride)
+        if needs.updates_per_vector_step is None:
+            ratio = exact(needs.updates_per_step)
         else:
-            ratio = exact(appetite.updates_per_vector_step) / num_envs
+            ratio = exact(needs.updates_per_vector_step) / num_envs
         return cls(
             num_envs=num_envs,
             random_iterations=math.ceil(random / num_envs),
             first_learning_iteration=waiting - 1,
             ratio=ratio,
-            release=appetite.update_every,
+            release=needs.update_every,
         )
 
     @cached_property
@@ -83,7 +83,7 @@ class Cadence:
         iterations = math.ceil((self._origin + transitions) / self.num_envs)
         return max(iterations, self.first_learning_iteration + 1)
 
-    def refilling(self, iteration: int) -> "Cadence":
+    def refilling(self, iteration: int) -> "UpdateSchedule":
         """The same from `iteration` on with an empty ring: learning waits for it to fill."""
         waiting = iteration + self.first_learning_iteration
         return replace(self, first_learning_iteration=waiting)

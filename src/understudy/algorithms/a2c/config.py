@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from understudy.algorithms.base import Rollout
+from understudy.algorithms.base import RolloutNeeds
 from understudy.algorithms.config import setting
 from understudy.algorithms.encoder_config import PerceptionConfig
 from understudy.ops.schedules import Schedule, linear
@@ -171,5 +171,5 @@ class A2CConfig(PerceptionConfig):
         return {"learning_rate": linear(self.learning_rate, 0.0)}
 
     @property
-    def appetite(self) -> Rollout:
-        return Rollout(self.horizon, self.minibatches, self.memory_width)
+    def needs(self) -> RolloutNeeds:
+        return RolloutNeeds(self.horizon, self.minibatches, self.memory_width)

@@ -3,7 +3,7 @@
 import abc
 from typing import Any
 
-from understudy.buffers import Ring
+from understudy.buffers import ReplayState
 from understudy.qd.repertoire import Repertoire
 from understudy.types import Key, Tree
 
@@ -18,9 +18,11 @@ class Emitter(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def ask(self, state: Any, repertoire: Repertoire, experience: Ring | None, key: Key) -> Tree:
+    def ask(
+        self, state: Any, repertoire: Repertoire, experience: ReplayState | None, key: Key
+    ) -> Tree:
         """Policies to evaluate, [size, ...]. The repertoire is not empty."""
 
-    def tell(self, state: Any, experience: Ring | None) -> Any:
+    def tell(self, state: Any, experience: ReplayState | None) -> Any:
         """The state after a generation was evaluated, all of it: `experience` holds its steps."""
         return state

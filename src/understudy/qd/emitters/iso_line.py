@@ -7,7 +7,7 @@ from typing import Any, final
 import jax
 from jaxtyping import Array
 
-from understudy.buffers import Ring
+from understudy.buffers import ReplayState
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.types import Key, Tree
@@ -20,7 +20,9 @@ class IsoLine(Emitter):
     def __init__(self, size: int, iso_sigma: float, line_sigma: float):
         self.size, self._iso, self._line = size, iso_sigma, line_sigma
 
-    def ask(self, state: Any, repertoire: Repertoire, experience: Ring | None, key: Key) -> Tree:
+    def ask(
+        self, state: Any, repertoire: Repertoire, experience: ReplayState | None, key: Key
+    ) -> Tree:
         x_key, y_key, noise_key = jax.random.split(key, 3)
         x, y = (sample(repertoire, parents_key, self.size) for parents_key in (x_key, y_key))
         return vary(x, y, self._iso, self._line, noise_key)

@@ -13,12 +13,18 @@ import jax.numpy as jnp
 from understudy.algorithms.optim import adam, descend
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
-from understudy.buffers import Ring
+from understudy.buffers import ReplayState
 from understudy.networks import chosen
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
-from understudy.training.feeding import draw
-from understudy.training.updates import Learner, begin, metric_names, updates
+from understudy.training.setup import make_buffer
+from understudy.training.updates import (
+    LearnerState,
+    begin,
+    metric_names,
+    sample_batch,
+    updates,
+)
 from understudy.types import Key, Spec, Tree
 
 
@@ -39,14 +45,15 @@ class PolicyGradient(Emitter):
         """`lanes` is that of the experience: as many policies as a whole generation has."""
         self.size, self._td3, self._critic_steps = size, td3, critic_steps
         self._policy_steps, self._step_size = policy_steps, policy_learning_rate
+        self._buffer = make_buffer(td3, spec, lanes)
         self.metric_names = metric_names(td3, spec, lanes)
         self._begin = partial(begin, td3, spec, lanes, len(self.metric_names))
 
-    def init(self, key: Key) -> Learner:
+    def init(self, key: Key) -> LearnerState:
         return self._begin(key)
 
     def ask(
-        self, state: Learner, repertoire: Repertoire, experience: Ring | None, key: Key
+        self, state: LearnerState, repertoire: Repertoire, experience: ReplayState | None, key: Key
     ) -> Tree:
         greedy = jax.tree.map(lambda leaf: leaf[None], state.state.actor)
         if self.size == 1:
@@ -56,14 +63,14 @@ class PolicyGradient(Emitter):
         offspring = self.climb(state, parents, experience, climb_key)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), offspring, greedy)
 
-    def climb(self, state: Learner, policies: Tree, experience: Any, key: Key) -> Tree:
+    def climb(self, state: LearnerState, policies: Tree, experience: Any, key: Key) -> Tree:
         """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
         one draw a step, and one product with the critic for all."""
         optimiser = adam(None)
         critic, step_size = chosen(state.state.critic, 0), jnp.float32(self._step_size)
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
-            batch, _ = draw(self._td3, state.state, experience, key)
+            batch, _ = sample_batch(self._td3, self._buffer, state.state, experience, key)
 
             def one(policy: Tree, moments: Tree) -> tuple[Tree, Tree]:
                 gradient = jax.grad(actor_loss)(policy, critic, batch)
@@ -75,7 +82,7 @@ class PolicyGradient(Emitter):
         (policies, _), _ = jax.lax.scan(step, start, jax.random.split(key, self._policy_steps))
         return policies
 
-    def tell(self, state: Learner, experience: Ring | None) -> Learner:
+    def tell(self, state: LearnerState, experience: ReplayState | None) -> LearnerState:
         assert experience is not None
-        learner, _ = updates(self._td3, state, experience, 0, self._critic_steps)
+        learner, _ = updates(self._td3, self._buffer, state, experience, 0, self._critic_steps)
         return learner

@@ -6,7 +6,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from understudy.buffers import Ring
+from understudy.buffers import ReplayState
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire
 from understudy.types import Key, Tree
@@ -25,7 +25,11 @@ class Together(Emitter):
         return tuple(emitter.init(key) for emitter, key in zip(self.emitters, keys, strict=True))
 
     def ask(
-        self, state: tuple[Any, ...], repertoire: Repertoire, experience: Ring | None, key: Key
+        self,
+        state: tuple[Any, ...],
+        repertoire: Repertoire,
+        experience: ReplayState | None,
+        key: Key,
     ) -> Tree:
         keys = jax.random.split(key, len(self.emitters))
         parts = [
@@ -34,7 +38,7 @@ class Together(Emitter):
         ]
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
-    def tell(self, state: tuple[Any, ...], experience: Ring | None) -> tuple[Any, ...]:
+    def tell(self, state: tuple[Any, ...], experience: ReplayState | None) -> tuple[Any, ...]:
         return tuple(
             emitter.tell(own, experience) for emitter, own in zip(self.emitters, state, strict=True)
         )

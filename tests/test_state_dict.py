@@ -7,13 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from understudy.buffers import replay as ring
-from understudy.training.snapshot import name_leaves, name_ring, put_back, put_ring_back
-from understudy.types import ArraySpec, CheckpointError, Discrete, Spec, Transition
-
-pytestmark = pytest.mark.agents
-
-add = jax.jit(ring.add)
+from understudy.state_dict import name_leaves, put_back
+from understudy.types import CheckpointError
 
 
 class Pair(NamedTuple):
@@ -74,24 +69,3 @@ def test_many_differences_are_counted():
 def test_two_leaves_never_share_a_name():
     with pytest.raises(CheckpointError, match="same name"):
         name_leaves({"a.b": jnp.zeros(1), "a": {"b": jnp.ones(1)}})
-
-
-@pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 13])
-@pytest.mark.parametrize("prioritised", [False, True])
-def test_a_ring_is_stored_without_what_was_never_written(steps, prioritised):
-    spec, lanes = Spec(ArraySpec((2,)), Discrete(3)), 2
-    full = ring.create(spec, 10, lanes, prioritised)
-    for t in range(steps):
-        row = np.full((lanes,), t, np.float32)
-        step = Transition(
-            np.stack([row, row], 1), row.astype(np.int32), row, row > 99, row > 99,
-            np.stack([row, row], 1),
-        )  # fmt: skip
-        full = add(full, step, np.array([True, t % 2 == 0]))
-    full = jax.tree.map(lambda x: x[None], full)
-    named = name_ring(full)
-    assert named["storage.reward"].shape[2] == min(steps + 1, full.storage.reward.shape[2])
-    empty = jax.tree.map(jnp.zeros_like, full)
-    back = put_ring_back(empty, named)
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(full), strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -1,4 +1,4 @@
-"""What the loops feed: priorities and running statistics on both of them."""
+"""Priorities and running statistics in both loops."""
 
 from functools import cache
 
@@ -42,8 +42,8 @@ def test_priorities_follow_the_errors_and_importance_weights_become_complete(mak
     assert not np.array_equal(leaves(trainer, 0), leaves(trainer, 1))
 
 
-def test_a_prioritised_ring_is_updated_in_place(make_trainer):
-    """No instruction of the steady program copies an array of the ring's or the tree's size."""
+def test_prioritised_replay_is_updated_in_place(make_trainer):
+    """No instruction of the steady program copies an array of the storage's or the tree's size."""
     trainer = make_trainer("sac", "jax:Pendulum-v1", prioritised=True, buffer_size=54_320)
     held = (trainer.learner, trainer.experience, trainer._world)
     lines = trainer._steady.lower(*held, np.int32(0), {}).compile().as_text().splitlines()

@@ -1,0 +1,26 @@
+"""Replay that lies with other processes, as the learner sees it."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from understudy.buffers.base import Buffer, Hyper
+from understudy.types import Chunk, Key, Spec
+
+
+@final
+@dataclass(frozen=True)
+class RemoteReplayBuffer(Buffer):
+    """Stores nothing: chunks are sent to the gradient workers, which sample."""
+
+    fed: ClassVar[bool] = True
+
+    spec: Spec
+
+    def init(self) -> tuple[()]:
+        return ()
+
+    def add(self, state: Any, chunk: Chunk) -> Any:
+        return state
+
+    def sample(self, state: Any, key: Key, hyper: Hyper) -> tuple[Any, None]:
+        raise NotImplementedError("the gradient workers sample")

@@ -1,0 +1,113 @@
+"""Clipped policy gradients: the order of things. The maths is in losses.py."""
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int32
+
+from clipped_policy import losses
+from clipped_policy.config import ClippedPolicyConfig
+from understudy.algorithms import normalization
+from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.normalization import Running
+from understudy.algorithms.optim import adam, descend, initial_hyper
+from understudy.networks import CategoricalActor
+from understudy.networks.build import make_actor, make_value
+from understudy.networks.normalizer import Moments
+from understudy.ops.returns import gae
+from understudy.types import Discrete, Key, Scalar, Tree
+
+
+class State(NamedTuple):
+    actor: Any
+    critic: Any
+    moments: Tree
+    running: Running
+    hyper: dict[str, Scalar]
+    updates: Int32[Array, ""]
+    key: Key
+
+
+class Policy(NamedTuple):
+    actor: Any
+    seen: Moments | None
+
+
+class Gradients(NamedTuple):
+    actor: Any
+    critic: Any
+    due: tuple[()]
+
+
+@final
+class ClippedPolicy(Algorithm):
+    """Clipped policy gradients for discrete actions."""
+
+    name = "clipped_policy"
+    config_class = ClippedPolicyConfig
+    supported_actions = (Discrete,)
+    networks_in_state = ("actor", "critic")
+    num_envs = 4
+    config: ClippedPolicyConfig
+
+    def init(self, spec, key):
+        actor_key, critic_key, key = jax.random.split(key, 3)
+        actor = make_actor(CategoricalActor, spec, self.config, self.networks, actor_key, 0.01)
+        critic = make_value(spec, self.config, self.networks, critic_key, 1.0, borrow=False)
+        return State(
+            actor=actor,
+            critic=critic,
+            moments=adam(0.5).init((actor, critic)),
+            running=normalization.begin(self.config, spec),
+            hyper=initial_hyper(self.config),
+            updates=jnp.int32(0),
+            key=key,
+        )
+
+    def policy(self, state):
+        return Policy(state.actor, state.running.observation)
+
+    def choose(self, policy, noise, seen, first, key, explore):
+        if not explore:
+            return policy.actor.mode(seen), noise, {}
+        choices = policy.actor(seen)
+        action = choices.sample(key)
+        return action, noise, {"log_prob": choices.log_prob(action)}
+
+    def prepare(self, state, batch):
+        steps = normalization.normalise_batch(state.running, batch)
+        value, after = state.critic(steps.observation), state.critic(steps.next_observation)
+        decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
+        advantage = gae(steps.reward, steps.discount, steps.last, value, after, decay)
+        standard = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+        each = (steps.observation, steps.action, steps.extras["log_prob"], standard,
+                advantage + value, steps.valid.astype(jnp.float32))  # fmt: skip
+        rows = (x.reshape(-1, *x.shape[2:]) for x in each)
+        return losses.Rows(*rows, row=jnp.arange(steps.valid.size, dtype=jnp.int32))
+
+    def due(self, index):
+        return ()
+
+    def gradients(self, state, batch, key, due):
+        def objective(networks):
+            actor, critic = networks
+            choices = actor(batch.observation)
+            log_prob = choices.log_prob(batch.action)
+            policy = losses.clipped_loss(log_prob, batch, state.hyper["clip_range"])
+            value = losses.value_loss(critic(batch.observation), batch)
+            moved = jnp.mean(jnp.abs(losses.ratio(log_prob, batch) - 1.0))
+            return policy + value, {"actor_loss": policy, "value_loss": value, "moved": moved}
+
+        (actor, critic), metrics = jax.grad(objective, has_aux=True)((state.actor, state.critic))
+        return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
+
+    def apply(self, state, gradients):
+        networks, moments = descend(
+            adam(0.5), (gradients.actor, gradients.critic), state.moments,
+            (state.actor, state.critic), state.hyper["learning_rate"],
+        )  # fmt: skip
+        actor, critic = networks
+        return state._replace(
+            actor=actor, critic=critic, moments=moments, updates=state.updates + 1
+        )
