@@ -5,16 +5,18 @@ import re
 
 import jax
 
-LONG_LANE = 54_324  # slots: many more than any batch has elements
+LONG_LANE = 54_324  # slots of a lane: many more than a batch has bytes
 
 
-def large_copies(compiled, smallest: int) -> list[str]:
-    """The instructions that copy an array of so many elements, as a whole."""
-    lines = [line for line in compiled.as_text().splitlines() if " copy(" in line]
-    return [line for line in lines if _largest(line.split(" copy(")[0]) >= smallest]
+def assert_in_place(compiled, counts_slots: bool = False) -> None:
+    """No instruction copies a large array, nor is there memory for another version of one, unless
+    it may be for counting the slots that hold steps."""
+    copies = [line for line in compiled.as_text().splitlines() if " copy(" in line]
+    assert not [line for line in copies if _elements(line.split(" copy(")[0]) >= LONG_LANE // 8]
+    assert counts_slots or compiled.memory_analysis().temp_size_in_bytes < LONG_LANE
 
 
-def _largest(shapes: str) -> int:
+def _elements(shapes: str) -> int:
     found = [dims.split(",") for dims in re.findall(r"\[([\d,]+)\]", shapes)]
     return max((math.prod(map(int, dims)) for dims in found), default=1)
 

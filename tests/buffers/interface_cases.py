@@ -53,9 +53,9 @@ BUFFERS: dict[str, Buffer] = {
     "prioritised replay": ReplayBuffer(VECTORS, **REPLAY, **PRIORITISED),
     "images": FrameReplayBuffer(IMAGES, **FRAMES),
     "prioritised images": FrameReplayBuffer(IMAGES, **FRAMES, **PRIORITISED),
-    "sequences": FrameReplayBuffer(VECTORS, **LONGER, sequences=PARTS),
+    "sequences": FrameReplayBuffer(IMAGES, **LONGER, sequences=STACKED_PARTS),
     "prioritised sequences": FrameReplayBuffer(
-        IMAGES, **LONGER, **PRIORITISED, priority_mix=MIX, sequences=STACKED_PARTS
+        VECTORS, **LONGER, **PRIORITISED, priority_mix=MIX, sequences=PARTS
     ),
     "host replay in memory": HostReplayBuffer(FrameReplayBuffer(IMAGES, **FRAMES), 1, 0),
     "host replay in a file": HostReplayBuffer(

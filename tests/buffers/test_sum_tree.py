@@ -177,7 +177,7 @@ def test_small_leaves_behind_a_large_one_are_all_drawn():
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_members_have_trees_of_their_own():
+def test_seeds_have_trees_of_their_own():
     values = np.random.default_rng(0).uniform(0, 9, (3, 100)).astype(np.float32)
     singles = [tree_of(row) for row in values]
     trees = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *singles)
@@ -192,13 +192,13 @@ def test_members_have_trees_of_their_own():
         return tree, *sample(tree, key, 16)
 
     trees, drawn, probability = jax.device_get(write_and_draw(trees, places, new, keys))
-    for member, single in enumerate(singles):
-        single = put(single, jnp.asarray(places[member]), jnp.asarray(new[member]))
+    for seed, single in enumerate(singles):
+        single = put(single, jnp.asarray(places[seed]), jnp.asarray(new[seed]))
         for a, b in zip(trees.levels, single.levels, strict=True):
-            np.testing.assert_allclose(a[member], b, rtol=1e-6)
-        place, chance = draw(single, jnp.asarray(keys[member]), 16)
-        np.testing.assert_array_equal(drawn[member], place)
-        np.testing.assert_allclose(probability[member], chance, rtol=1e-6)
+            np.testing.assert_allclose(a[seed], b, rtol=1e-6)
+        place, chance = draw(single, jnp.asarray(keys[seed]), 16)
+        np.testing.assert_array_equal(drawn[seed], place)
+        np.testing.assert_allclose(probability[seed], chance, rtol=1e-6)
 
 
 @pytest.mark.parametrize("leaves", [*SIZES, BIG])
@@ -222,15 +222,15 @@ def use(tree: SumTree, key, added: int) -> tuple[SumTree, jax.Array]:
 
 
 @pytest.mark.parametrize(
-    "members, added, looped", [(0, 1, False), (0, 2, True), (2, 1, True), (2, 2, False)]
+    "seeds, added, looped", [(0, 1, False), (0, 2, True), (2, 1, True), (2, 2, False)]
 )
-def test_a_donated_tree_is_updated_in_place(members, added, looped):
+def test_a_donated_tree_is_updated_in_place(seeds, added, looped):
     """No instruction of the compiled program copies an array as large as one of the levels."""
     step, trees, keys = partial(use, added=added), empty(BIG), jax.random.PRNGKey(0)
-    if members:
+    if seeds:
         # A copy: memory that NumPy shares cannot be donated.
-        trees = jax.tree.map(lambda x: jnp.array(np.stack([x] * members)), trees)
-        step, keys = jax.vmap(step), jax.random.split(keys, members)
+        trees = jax.tree.map(lambda x: jnp.array(np.stack([x] * seeds)), trees)
+        step, keys = jax.vmap(step), jax.random.split(keys, seeds)
 
     def program(trees, keys):
         if not looped:

@@ -115,13 +115,16 @@ def name_used_slots(state: Any) -> Named:
 
 
 def put_used_slots_back(empty: Tree, arrays: Named) -> Any:
-    """The opposite. `empty` is given up."""
+    """The opposite. `empty` is given up. Lanes that have wrapped around are refused where they have
+    another number of slots: their oldest steps would lie in the wrong place."""
     whole = dict(arrays)
+    cursor, stored = (arrays.get(name, np.zeros(0)) for name in ("cursor", "stored"))
+    wrapped = not np.array_equal(cursor, stored)
     for name, leaf in name_shapes(empty).items():
         part = arrays.get(name)
         if part is None or not name.startswith("storage.") or part.ndim < 3:
             continue
-        if part.shape[2] < leaf.shape[2] and part.shape[:2] == leaf.shape[:2]:
+        if part.shape[2] < leaf.shape[2] and part.shape[:2] == leaf.shape[:2] and not wrapped:
             whole[name] = np.zeros((*leaf.shape[:3], *part.shape[3:]), part.dtype)
             whole[name][:, :, : part.shape[2]] = part
     return put_back(empty, whole)

@@ -215,8 +215,8 @@ class FrameReplayBuffer(Buffer):
             moved = cursor + advance
             fresh = cursor - (age == 0) - length + 1
             fresh = fresh[:, None] + jnp.arange(2)
-            open_now = own_lanes(chunk, grown.age) == 0
-            complete = fresh <= (moved - open_now - length)[:, None]
+            ended = own_lanes(chunk, grown.age) == 0
+            complete = fresh <= (moved - ended - length)[:, None]
             complete &= fresh >= (moved - stored + self._incomplete(stored))[:, None]
             fresh = jnp.where(complete, fresh % slots, nowhere)
         after = jnp.where(valid, (cursor + 1) % slots, nowhere)[:, None]

@@ -78,17 +78,8 @@ class ReplayBuffer(Buffer):
         """Append all steps at once. Rows that are not valid are not written."""
         slots, lane, valid = self.num_slots, lanes_of(chunk), chunk.valid
         assert len(valid) < slots, f"{len(valid)} steps do not fit {slots} slots of a lane"
-        advance = valid.astype(jnp.int32)
-        before = jnp.cumsum(advance, axis=0) - advance  # steps of the chunk, before each row
         cursor, stored = own_lanes(chunk, state.cursor), own_lanes(chunk, state.stored)
-        # Rows that are no steps go to slots that do not exist, each to another one.
-        nowhere = slots + jnp.arange(len(valid), dtype=jnp.int32)[:, None]
-        slot = jnp.where(valid, (cursor + before) % slots, nowhere)
-        # A cut ends the step before it: one of this chunk, or the lane's latest.
-        cut = chunk.steps.last & ~valid
-        ended = jnp.any(cut & (before == (before + advance)[:, None]), axis=1) & valid
-        open_ended = jnp.any(cut & (before == 0), axis=0)
-        latest = jnp.where(open_ended, (cursor - 1) % slots, slots + len(valid))
+        slot, ended, latest, total = self._places(chunk, cursor)
         rows = chunk.steps._replace(last=chunk.steps.last | ended)
         lanes = jnp.broadcast_to(lane, slot.shape)
 
@@ -104,7 +95,6 @@ class ReplayBuffer(Buffer):
                 jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)]),
             )
         )
-        total = before[-1] + advance[-1]
         after = (cursor + total) % slots
         return ReplayState(
             storage=storage,
@@ -112,6 +102,25 @@ class ReplayBuffer(Buffer):
             stored=put_lanes(chunk, state.stored, jnp.minimum(stored + total, slots - 1)),
             priorities=self._make_drawable(state, lane, slot, after),
         )
+
+    def _places(self, chunk: Chunk, cursor: Array) -> tuple[Array, Array, Array, Array]:
+        """The slot of every row, and which rows a cut of the chunk ends, [time, lanes] each; the
+        slot of each lane's latest step before the chunk, where a cut ends that; and the steps of
+        each lane. Rows that are not written get slots that do not exist, each another one."""
+        slots, time, valid = self.num_slots, len(chunk.valid), chunk.valid
+        advance, cut = valid.astype(jnp.int32), chunk.steps.last & ~valid
+        if time == 1:  # nothing of the chunk comes before its row
+            slot = jnp.where(valid, cursor, slots)
+            latest = jnp.where(cut[0], (cursor - 1) % slots, slots + 1)
+            return slot, jnp.zeros_like(valid), latest, advance[0]
+        before = jnp.cumsum(advance, axis=0) - advance  # steps of the chunk, before each row
+        nowhere = slots + jnp.arange(time, dtype=jnp.int32)[:, None]
+        slot = jnp.where(valid, (cursor + before) % slots, nowhere)
+        # A cut ends the step before it: one of this chunk, or the lane's latest.
+        ended = jnp.any(cut & (before == (before + advance)[:, None]), axis=1) & valid
+        at_first = jnp.any(cut & (before == 0), axis=0)
+        latest = jnp.where(at_first, (cursor - 1) % slots, slots + time)
+        return slot, ended, latest, before[-1] + advance[-1]
 
     def _make_drawable(
         self, state: ReplayState, lane: Array, slot: Array, after: Array

@@ -67,7 +67,7 @@ def read(tree: SumTree, place: Int32[Array, " k"]) -> Float[Array, " k"]:
 def write(tree: SumTree, place: Int32[Array, " k"], value: Float[Array, " k"]) -> SumTree:
     """Set leaves to finite values. Of several for one leaf the largest counts, a negative one
     counts as 0, and one for a leaf that does not exist is dropped."""
-    if len(place) == 1:  # must stay a scatter, see `ring.add`
+    if len(place) == 1:  # must stay a scatter, see `replay`
         nowhere = jnp.full(1, len(tree.levels[-1]), jnp.int32)
         place, value = jnp.concatenate([place, nowhere]), jnp.concatenate([value, value])
     # Adds nothing, as no total is negative. But XLA does not know, and so waits for the total,

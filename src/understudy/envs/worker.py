@@ -5,7 +5,9 @@ a worker starts in a fraction of a second and holds only its simulators.
 """
 
 import logging
+import os
 import signal
+import struct
 import traceback
 import warnings
 from contextlib import suppress
@@ -76,6 +78,15 @@ def board_on(buffer: Any, layout: Layout) -> Board:
 
 
 STEP, RESET, CLOSE, DONE = b"s", b"r", b"c", b"d"
+
+
+def framed(message: bytes) -> bytes:
+    """A short message as `Connection.send_bytes` writes it: its length, then itself. Written and
+    read directly it takes a third of the time."""
+    return struct.pack("!i", len(message)) + message
+
+
+FRAMED_DONE = framed(DONE)
 SOME = b"o"  # followed by a flag for each row of the worker: step only these
 
 
@@ -131,4 +142,4 @@ def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout) -> None:
         if rows.faults:
             pipe.send(rows.take_faults())
         else:
-            pipe.send_bytes(DONE)
+            os.write(pipe.fileno(), FRAMED_DONE)

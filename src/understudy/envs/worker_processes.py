@@ -6,7 +6,9 @@ stay, idle, until the program ends; they serve every later start.)
 
 import itertools
 import multiprocessing
+import os
 import select
+import struct
 import sys
 import time
 import types
@@ -29,6 +31,7 @@ from understudy.types import EnvironmentError
 
 _PATIENCE = 5.0  # seconds a worker has to close its environments before it is ended
 _DYING = 1.0  # seconds between a closed pipe and the exit code
+LONGEST_FRAMED = 4_096  # bytes that a pipe takes at once
 
 
 class Lost(Exception):
@@ -156,7 +159,10 @@ class Group:
 
     def _tell(self, index: int, command: bytes) -> None:
         try:
-            self.pipes[index].send_bytes(command)
+            if len(command) <= LONGEST_FRAMED:
+                os.write(self.pipes[index].fileno(), worker.framed(command))
+            else:
+                self.pipes[index].send_bytes(command)
         except OSError as error:
             raise self._bury(index) from error
 
@@ -166,7 +172,7 @@ class Group:
         try:
             if timeout is not None and not pipe.poll(timeout):
                 raise self._bury(index, hung=True)
-            answer = pipe.recv_bytes()
+            answer = _receive(pipe)
         except (EOFError, OSError) as error:
             raise self._bury(index) from error
         if answer == worker.DONE:
@@ -194,6 +200,20 @@ class Group:
             f"{whose} ended {how}, without a Python error: it was killed, crashed, or ran out of "
             "memory"
         )
+
+
+def _receive(pipe: Connection) -> bytes:
+    """A message as `Connection.recv_bytes` reads it; a plain success by one call."""
+    data = part = os.read(pipe.fileno(), len(worker.FRAMED_DONE))
+    if data == worker.FRAMED_DONE:
+        return worker.DONE
+    while part:
+        wanted = 4 if len(data) < 4 else 4 + struct.unpack("!i", data[:4])[0]
+        if 4 < wanted == len(data):
+            return data[4:]
+        part = os.read(pipe.fileno(), wanted - len(data))
+        data += part
+    raise EOFError
 
 
 @contextmanager

@@ -66,7 +66,8 @@ class Collector:
         self._tally = EpisodeTally(members, num_envs)
         self._open_actions = OpenActions(members * num_envs)
         self._decided: Any = None  # actions and extras of the next step, and the memory before it
-        self._seen: Any = None  # [K, N] rows to act on next; None before the first reset
+        self._observation: Any = None  # [K·N, ...] to act on next
+        self._seen: Any = None  # the same as rows [K, N]; None before the first reset
         self.record: list[np.ndarray] = []  # [K, N] rows of the chunk at hand, one for each step
 
     def begin(self) -> None:
@@ -104,7 +105,10 @@ class Collector:
     def take_chunk(self) -> np.ndarray:
         """The steps since the last call, as rows [K, time, N]."""
         record, self.record = self.record, []
-        return record[0][:, None] if len(record) == 1 else np.stack(record, axis=1)
+        if len(record) == 1:
+            return record[0][:, None]
+        # As bytes: NumPy compares all fields before it stacks rows.
+        return np.stack([as_bytes(rows) for rows in record], axis=1).view(self._step_rows)[..., 0]
 
     def collect(self, policy: Tree, random: bool, iterations: int) -> np.ndarray:
         """That many steps of every environment by one policy, as rows [K, time, N]."""
@@ -117,8 +121,7 @@ class Collector:
     def _rows_of(self, action: np.ndarray, step: HostStep, memory: Tree, extras: Any) -> np.ndarray:
         # Fresh rows each time: on the CPU the device may read them in place, and later.
         rows = np.empty(len(action), self._step_rows)
-        rows["observation"] = self._seen["observation"].reshape(rows["observation"].shape)
-        rows["action"] = action
+        rows["observation"], rows["action"] = self._observation, action
         rows["reward"], rows["terminated"] = step.reward, step.terminated
         rows["last"], rows["valid"] = step.last, step.valid
         rows["next_observation"] = step.next_observation
@@ -131,6 +134,7 @@ class Collector:
         return rows.reshape(self._axes)
 
     def _see(self, observation: np.ndarray, first: Any) -> None:
+        self._observation = observation
         seen = np.empty(len(observation), self._acting_rows)
         seen["observation"], seen["first"] = observation, first
         self._seen = seen.reshape(self._axes)

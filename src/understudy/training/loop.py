@@ -76,7 +76,8 @@ class HostTrainer(Trainer):
         is learned from first.)"""
         if self._on_policy:
             self._learn()
-        self._acting_policy = self.learning.policy(lasting=self._chunk_steps > 1)
+        lasting = self._chunk_steps > 1 and not self._on_policy
+        self._acting_policy = self.learning.policy(lasting)
         self._act()
         if not self._on_policy:
             self._learn()
@@ -98,7 +99,7 @@ class HostTrainer(Trainer):
         if self.hyper_schedules is not None:
             names, envs = self.hyper_schedules.names, self.setting.num_envs
             if self._on_policy or count == 1:
-                values = self.hyper_schedules.over([self.steps])
+                values = self.hyper_schedules.at(self.steps)[:, None]
             else:  # each update has the values of the step that it follows
                 ends = range(stop - count + 1, stop + 1)
                 values = self.hyper_schedules.over(end * envs for end in ends)

@@ -66,8 +66,8 @@ class Form(abc.ABC):
         """What acting takes, out of what was sent or out of the learner."""
 
     @abc.abstractmethod
-    def lasting_policy(self, received: Tree) -> Tree:
-        """The same in arrays that no later program is given."""
+    def lasting_policy(self, received: Tree, device: Any) -> Tree:
+        """The same for several acts, in arrays of the device that no later program is given."""
 
     @abc.abstractmethod
     def read_policy(self, received: Tree) -> Any:
@@ -118,7 +118,7 @@ class Leaves(Form):
     def receive_policy(self, sent: None, packed: Parts) -> list[Array]:
         return [packed.alone[place] for place in self._places]
 
-    def lasting_policy(self, received: list[Array]) -> list[Array]:
+    def lasting_policy(self, received: list[Array], device: Any) -> list[Array]:
         return [jax.device_put(leaf, leaf.sharding, may_alias=False) for leaf in received]
 
     def read_policy(self, received: list[Array]) -> Any:
@@ -151,8 +151,8 @@ class Vectors(Form):
     def receive_policy(self, sent: dict[str, Array], packed: Tree) -> dict[str, np.ndarray]:
         return {dtype: np.asarray(vector) for dtype, vector in sent.items()}
 
-    def lasting_policy(self, received: dict[str, Array]) -> dict[str, Array]:
-        return received  # a copy already
+    def lasting_policy(self, received: dict[str, Array], device: Any) -> dict[str, Array]:
+        return jax.device_put(received, device)
 
     def read_policy(self, received: dict[str, Array]) -> Any:
         return self._policy.split(received, without_member_axis=True)
@@ -221,14 +221,13 @@ class Transport:
 
     def receive(self, sent: Tree) -> None:
         """Take the policy that a program has sent to where it acts."""
-        policy = self.form.receive_policy(sent, self.packed)
-        self._policy = policy if self._thread is None else jax.device_put(policy, self.act_device)
+        self._policy = self.form.receive_policy(sent, self.packed)
 
     def policy(self, lasting: bool = False) -> Tree:
         """What the act program takes: the policy after every update asked for so far. The next
         call of the learner may give up its arrays, unless it is to be a `lasting` one."""
         self.wait()
-        return self.form.lasting_policy(self._policy) if lasting else self._policy
+        return self.form.lasting_policy(self._policy, self.act_device) if lasting else self._policy
 
     @property
     def learner(self) -> LearnerState:

@@ -1,0 +1,120 @@
+"""The speed of the host loop and the device loop at two commits, in turn on one machine.
+
+    python benchmarks/two_commits.py --reference COMMIT --only sac ddqn
+
+A process for each commit trains the same agent. They take turns in short slices, so that a drift of
+the machine's speed meets both. The table shows the ratio of the medians (above 1: the working tree
+is faster) and the range of the ratios of neighbouring slices.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+REPLAY = dict(start_steps=0, min_buffer_size=300, buffer_size=100_000)
+SMALL = REPLAY | dict(hidden_sizes=[64, 64], batch_size=128)
+CASES = {  # algorithm, environment, config, environments, steps of a slice
+    "sac": ("SAC", "HalfCheetah-v5", REPLAY, 1, 200),
+    "sac-small": ("SAC", "Pendulum-v1", SMALL, 1, 600),
+    "td3": ("TD3", "HalfCheetah-v5", REPLAY, 1, 200),
+    "ddpg": ("DDPG", "HalfCheetah-v5", REPLAY, 1, 200),
+    "mpo": ("MPO", "Pendulum-v1", SMALL, 1, 200),
+    "ddqn": ("DDQN", "CartPole-v1", SMALL, 1, 1_000),
+    "ddqn-prioritised": ("DDQN", "CartPole-v1", SMALL | dict(prioritised=True), 1, 600),
+    "a2c": ("A2C", "CartPole-v1", {}, 8, 8_000),
+    "sac-device": ("SAC", "jax:Pendulum-v1", SMALL, 1, 2_000),
+}
+
+
+def serve(name: str) -> None:
+    """One commit's process: train as many steps as a line of the input says, answer the seconds."""
+    import time
+
+    import jax
+
+    import understudy as us
+
+    kind, env, settings, num_envs, _ = CASES[name]
+    config = getattr(us, f"{kind}Config")(**settings)
+    agent = getattr(us, kind)(env, config, num_envs=num_envs)
+    trainer = agent._ensure_trainer()
+    for line in sys.stdin:
+        began = time.perf_counter()
+        trainer.advance(int(line) // num_envs)
+        jax.block_until_ready(trainer.learner)
+        print(json.dumps(time.perf_counter() - began), flush=True)
+
+
+class Side:
+    def __init__(self, source: Path, name: str):
+        command = [sys.executable, __file__, "--serve", name]
+        environment = os.environ | {"PYTHONPATH": str(source / "src"), "MUJOCO_GL": "disable"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, env=environment,
+        )  # fmt: skip
+
+    def seconds(self, steps: int) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(steps, file=self._process.stdin, flush=True)
+        answer = ""
+        while not answer.startswith(tuple("0123456789")):
+            answer = self._process.stdout.readline()
+            if not answer:
+                raise SystemExit("a process has ended: run it with --serve to see why")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def compare(name: str, reference: Path, slices: int) -> str:
+    steps = CASES[name][-1]
+    sides = [Side(reference, name), Side(REPOSITORY, name)]
+    try:
+        for side in sides:
+            side.seconds(steps * 3 + 600)
+        found = np.array([[side.seconds(steps) for side in sides] for _ in range(slices)])
+    finally:
+        for side in sides:
+            side.close()
+    ratios, rates = found[:, 0] / found[:, 1], steps / np.median(found, axis=0)
+    ratio = np.median(found[:, 0]) / np.median(found[:, 1])
+    return (
+        f"| {name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} "
+        f"| {ratios.min():.2f} … {ratios.max():.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reference", help="a commit")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--slices", type=int, default=9)
+    parser.add_argument("--serve", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "archive", options.reference, "src"], cwd=REPOSITORY, capture_output=True,
+            check=True,
+        ).stdout  # fmt: skip
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        print(f"| case | {options.reference}, steps/s | working tree, steps/s | ratio | range |")
+        print("|---|---|---|---|---|")
+        for name in options.only:
+            print(compare(name, Path(folder), options.slices), flush=True)
+
+
+if __name__ == "__main__":
+    main()
