@@ -58,6 +58,12 @@ ALIASES: dict[str, str] = {
 # makes the names: learner/state.actor.head.bias, world/experience.cursor,
 # manifest/position.updates, log/train/actor_loss.
 NAME_MAP: list[tuple[str, str]] = [
+    (r"^learner/((?:.*\.)?state)\.(actor|critic|temperature|duals)\b", r"learner/\1.params.\2"),
+    (r"^learner/((?:.*\.)?state)\.target_(actor|critic)\b", r"learner/\1.targets.\2"),
+    (r"^learner/((?:.*\.)?state)\.(\w+)_moments\b", r"learner/\1.opt_state.\2"),
+    (r"^learner/((?:.*\.)?state)\.opt_state\.dual\b", r"learner/\1.opt_state.duals"),
+    (r"^learner/((?:.*\.)?state)\.moments\b", r"learner/\1.opt_state.networks"),
+    (r"^learner/((?:.*\.)?state)\.running\b", r"learner/\1.normalizer"),
     (r"^world/experience\.memory$", "world/experience.recurrent_state"),
 ]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, compiled, mapped, settled
+from algorithm_cases import KEY, changed, compiled, mapped, settled
 from by_hand import network
 
 from understudy.algorithms.a2c import A2C, A2CConfig
@@ -38,9 +38,9 @@ class Case:
         rng = np.random.default_rng(7)
         actor, critic = mapped(
             lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32),
-            (state.actor, state.critic),
+            (state.params.actor, state.params.critic),
         )
-        self.state = state._replace(actor=actor, critic=critic)
+        self.state = changed(state, actor=actor, critic=critic)
         self.prepare = compiled(self.algorithm, "prepare")
         self.apply = compiled(self.algorithm, "apply")
         self.act = compiled(self.algorithm, "act")
@@ -56,7 +56,7 @@ class Case:
         return compiled(self.algorithm, method)(self.state if state is None else state, *inputs)
 
     def mode(self, observation):
-        return self._mode(self.state.actor, observation)
+        return self._mode(self.state.params.actor, observation)
 
     def with_hyper(self, **values):
         hyper = {name: jnp.float32(value) for name, value in values.items()}

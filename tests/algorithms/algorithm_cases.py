@@ -16,7 +16,6 @@ KEY = jax.random.PRNGKey(0)
 KINDS = {"td3": (TD3, TD3Config), "sac": (SAC, SACConfig)}
 # tanh: smooth, and no unit is ever dead, so that every weight has a gradient
 SMALL: dict[str, Any] = dict(hidden_sizes=(4, 4), activation="tanh", learning_rate=1e-2)
-TARGETS = ("target_actor", "target_critic")
 
 
 def make_batch(size=8, seed=0):
@@ -78,6 +77,28 @@ def compiled(algorithm, method):
     return jax.jit(getattr(algorithm, method), static_argnums=STATIC.get(method, ()))
 
 
+def parts_of(state):
+    """Every part of a state under one name: actor, target_actor, actor_optimizer, hyper …"""
+    parts = dict(state.params._asdict())
+    parts |= {f"target_{name}": target for name, target in state.targets._asdict().items()}
+    parts |= {f"{name}_optimizer": own for name, own in state.opt_state.items()}
+    rest = ("normalizer", "hyper", "updates", "key")
+    return parts | {name: getattr(state, name) for name in rest}
+
+
+def changed(state, **parts):
+    """A state with other parts: params by their names, targets as `target_…`."""
+    params = {name: parts.pop(name) for name in list(parts) if name in state.params._fields}
+    targets = {
+        name.removeprefix("target_"): parts.pop(name)
+        for name in list(parts)
+        if name.startswith("target_")
+    }
+    return state._replace(
+        params=state.params._replace(**params), targets=state.targets._replace(**targets), **parts
+    )
+
+
 def distinct_targets(state):
     """A state as after some training: targets that are not their networks."""
 
@@ -85,7 +106,7 @@ def distinct_targets(state):
         return mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, tree)
 
     state = settled(state)
-    return state._replace(**{n: shifted(getattr(state, n)) for n in TARGETS if hasattr(state, n)})
+    return state._replace(targets=type(state.targets)(*map(shifted, state.targets)))
 
 
 class Case:
@@ -122,7 +143,7 @@ class Case:
 
     def answer(self, observation):
         """Of the actor."""
-        return jax.device_get(self._answer(self.state.actor, observation))
+        return jax.device_get(self._answer(self.state.params.actor, observation))
 
     def with_hyper(self, **values):
         hyper = {name: jnp.float32(value) for name, value in values.items()}

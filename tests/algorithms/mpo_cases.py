@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import SPEC, compiled, make_batch, mapped, settled
+from algorithm_cases import SPEC, changed, compiled, make_batch, mapped, settled
 from scipy import stats
 
 from understudy.algorithms.mpo import MPO, MPOConfig, mpo
@@ -48,11 +48,14 @@ class Case:
         # as after some training: a deviation that differs by state and dimension, and targets
         # that are not their networks
         shift = np.random.default_rng(1)
-        actor = mapped(lambda x: x + shift.normal(0, 0.2, x.shape).astype("f"), state.actor)
-        self.state = state._replace(
+        actor = mapped(lambda x: x + shift.normal(0, 0.2, x.shape).astype("f"), state.params.actor)
+        self.state = changed(
+            state,
             actor=actor,
             target_actor=mapped(lambda x: np.float32(0.1) + np.float32(0.8) * x, actor),
-            target_critic=mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.critic),
+            target_critic=mapped(
+                lambda x: np.float32(0.2) - np.float32(1.5) * x, state.params.critic
+            ),
         )
         self._policy = jax.jit(lambda actor, observation: actor(observation))
         due = self.algorithm.due
@@ -75,7 +78,7 @@ class Case:
 
     def policy_at(self, observation):
         """The distribution over actions, before they are put in their bounds."""
-        return self._policy(self.state.actor, observation)
+        return self._policy(self.state.params.actor, observation)
 
     def with_hyper(self, **values):
         hyper = {name: jnp.float32(value) for name, value in values.items()}
@@ -155,7 +158,7 @@ def choices_q(critics, observation):
 
 def considered(kind, state, observation, noise):
     """Prior weights, values and draws of the targets, [batch, options]."""
-    actor, critics = (by_hand.numbers(x) for x in (state.target_actor, state.target_critic))
+    actor, critics = (by_hand.numbers(x) for x in (state.targets.actor, state.targets.critic))
     if kind == "discrete":
         return chances(actor, observation), choices_q(critics, observation).min(0), None
     mean, std = normal(actor, observation)
@@ -180,7 +183,7 @@ def outside(action):
 
 def divergences(kind, state, actor, batch):
     """Weighted means over the batch of the closed forms, by name."""
-    old = by_hand.numbers(state.target_actor)
+    old = by_hand.numbers(state.targets.actor)
     if kind == "discrete":
         p, q = chances(old, batch.observation), chances(actor, batch.observation)
         return {"kl": np.mean(batch.weight * np.sum(p * np.log(p / q), 1))}
@@ -194,7 +197,7 @@ def divergences(kind, state, actor, batch):
 
 
 def actor_loss(kind, state, actor, batch, improved, action):
-    old, duals = by_hand.numbers(state.target_actor), state.duals
+    old, duals = by_hand.numbers(state.targets.actor), state.params.duals
     if kind == "discrete":
         fit = np.sum(improved * np.log(chances(actor, batch.observation)), 1)
     else:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
-from algorithm_cases import close, mapped, same
+from algorithm_cases import changed, close, mapped, same
 from by_hand import derivative, network, numbers
 
 from understudy.algorithms.aux_losses import action_penalty
@@ -27,8 +27,8 @@ def test_the_gradient_is_that_of_the_loss_by_hand(kind, shared):
     made = case(kind, share_encoder=True) if shared else case(kind)
     batch = made.batch()
     batch = batch._replace(weight=jnp.asarray(np.where(np.arange(12) == 4, 0.0, batch.weight)))
-    actor, critic = numbers(made.state.actor), numbers(made.state.critic)
-    frozen = numbers(made.state.actor)
+    actor, critic = numbers(made.state.params.actor), numbers(made.state.params.critic)
+    frozen = numbers(made.state.params.actor)
     gradients, aux = made.gradients(batch)
 
     parts = by_hand_loss(kind, actor, critic, frozen, batch, shared)
@@ -57,7 +57,7 @@ def test_a2c_is_ppo_with_one_epoch_of_the_whole_rollout(kind):
     @jax.grad
     def ppo(networks):
         actor, critic = networks
-        state = made.state._replace(actor=actor, critic=critic)
+        state = changed(made.state, actor=actor, critic=critic)
         value, log_prob, entropy = made.algorithm.evaluate_actions(
             state, batch.observation, batch.action
         )
@@ -68,7 +68,7 @@ def test_a2c_is_ppo_with_one_epoch_of_the_whole_rollout(kind):
         return jnp.mean(-surrogate + 0.7 * error - 0.3 * entropy)
 
     gradients, _ = made.gradients(batch)
-    want = ppo((made.state.actor, made.state.critic))
+    want = ppo((made.state.params.actor, made.state.params.critic))
     close((gradients.actor, gradients.critic), want, 1e-5)
 
 
@@ -77,7 +77,7 @@ def test_a2c_is_ppo_with_one_epoch_of_the_whole_rollout(kind):
 
 def by_hand_advantages(made, rollout, gae_lambda):
     """A plain loop for each environment, forwards from every step."""
-    critic, steps = numbers(made.state.critic), jax.tree.map(np.asarray, rollout)
+    critic, steps = numbers(made.state.params.critic), jax.tree.map(np.asarray, rollout)
     value = network(critic, steps.observation)[..., 0]
     next_value = network(critic, steps.next_observation)[..., 0]
     advantage = np.zeros(value.shape)
@@ -216,7 +216,7 @@ def test_observations_and_rewards_are_normalised_where_asked():
     usual = (np.asarray(rollout.observation) - mean) / std
     np.testing.assert_allclose(batch.observation, usual.reshape(-1, 3), rtol=1e-4, atol=1e-5)
     done = case("discrete").prepare(
-        state._replace(running=case("discrete").state.running),
+        state._replace(normalizer=case("discrete").state.normalizer),
         rollout._replace(
             observation=jnp.asarray(usual),
             next_observation=jnp.asarray((np.asarray(rollout.next_observation) - mean) / std),
@@ -224,7 +224,7 @@ def test_observations_and_rewards_are_normalised_where_asked():
         ),
     )
     np.testing.assert_allclose(batch.advantage, done.advantage, rtol=1e-4, atol=1e-5)
-    value = network(numbers(state.critic), usual[0])[:, 0]
+    value = network(numbers(state.params.critic), usual[0])[:, 0]
     first = jnp.asarray(np.asarray(rollout.observation)[0])
     np.testing.assert_allclose(made.ask("value", first, state=state), value, 1e-4)
 
@@ -245,10 +245,10 @@ def test_rmsprop_by_hand(inside, max_grad_norm):
         max_grad_norm=max_grad_norm,
     )
     state, plain = made.state, case("discrete")  # whose gradients do not depend on all this
-    weights = numbers((state.actor, state.critic))
+    weights = numbers((state.params.actor, state.params.critic))
     square = [np.zeros_like(w) for w in weights]
     for _ in range(2):
-        moved = plain.state._replace(actor=state.actor, critic=state.critic)
+        moved = plain.state._replace(params=state.params)
         gradients, _ = plain.gradients(state=moved)
         g = numbers((gradients.actor, gradients.critic))
         norm = np.sqrt(sum((x**2).sum() for x in g))
@@ -258,7 +258,7 @@ def test_rmsprop_by_hand(inside, max_grad_norm):
         root = [np.sqrt(v + epsilon) if inside else np.sqrt(v) + epsilon for v in square]
         weights = [w - 1e-2 * x / r for w, x, r in zip(weights, g, root, strict=True)]
         state = made.apply(state, gradients)
-        close(numbers((state.actor, state.critic)), weights, 1e-4)
+        close(numbers((state.params.actor, state.params.critic)), weights, 1e-4)
 
 
 def test_adam_is_the_other_optimiser():
@@ -266,7 +266,8 @@ def test_adam_is_the_other_optimiser():
     made = case("discrete", optimiser="adam", max_grad_norm=None)
     gradients, _ = case("discrete").gradients()
     new = made.apply(made.state, gradients)
-    trees = [(one.actor, one.critic) for one in (gradients, made.state, new)]
+    every = (gradients, made.state.params, new.params)
+    trees = [(one.actor, one.critic) for one in every]
     for gradient, before, after in zip(*map(numbers, trees), strict=True):
         large = np.abs(gradient) > 1e-4
         np.testing.assert_allclose((before - after)[large], 1e-2 * np.sign(gradient[large]), 1e-2)
@@ -305,7 +306,7 @@ def test_explained_variance_is_the_foreseen_share():
     made = case("discrete")
     batch = made.batch()
     _, aux = made.gradients(batch)
-    value = network(numbers(made.state.critic), np.asarray(batch.observation))[:, 0]
+    value = network(numbers(made.state.params.critic), np.asarray(batch.observation))[:, 0]
     target = np.asarray(batch.value_target, np.float64)
     want = 1 - np.var(target - value) / np.var(target)
     assert float(aux.metrics["explained_variance"]) == pytest.approx(want, rel=1e-3)
@@ -325,7 +326,7 @@ def test_addons_are_given_the_actor():
 
 def test_a_shared_encoder_lives_once_and_hears_both_losses():
     made = case("discrete", share_encoder=True)
-    assert len(jax.tree.leaves(made.state.critic)) == 2  # a weight and a bias
+    assert len(jax.tree.leaves(made.state.params.critic)) == 2  # a weight and a bias
     batch = made.batch()
     silent = batch._replace(advantage=jnp.zeros(12))
     policy_only = made.gradients(batch, made.with_hyper(value_coeff=0.0, entropy_coeff=0.0))[0]

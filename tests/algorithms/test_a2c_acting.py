@@ -37,7 +37,7 @@ def test_acting(kind):
     np.testing.assert_allclose(extras["log_prob"], again, rtol=1e-4, atol=1e-5)
     value, log_prob, entropy = made.ask("evaluate_actions", observation, action)
     by_hand = by_hand_policy(
-        kind, *[numbers(made.state.actor)] * 2, np.asarray(observation), np.asarray(action)
+        kind, *[numbers(made.state.params.actor)] * 2, np.asarray(observation), np.asarray(action)
     )
     close((log_prob, entropy), by_hand, 1e-3)
     assert same(value, made.ask("value", observation))
@@ -51,7 +51,7 @@ def test_actions_are_drawn_from_the_policy(kind):
     policy = made.algorithm.policy(made.state)
     memory = made.algorithm.memory(policy, 4000)
     action = np.asarray(made.act(policy, memory, rows, jnp.zeros(4000, bool), KEY, True)[0])
-    weights, one = numbers(made.state.actor), np.asarray(rows, np.float64)[:1]
+    weights, one = numbers(made.state.params.actor), np.asarray(rows, np.float64)[:1]
     if kind in ("gaussian", "gsde"):
         centre = network(weights[:-1], one)[0]
         _, entropy = by_hand_policy(kind, weights, weights, one, action[:1])
@@ -95,7 +95,7 @@ def test_state_dependent_noise_is_one_function_until_its_time_is_over():
     # The noise is linear in the features: what is left of the action without its mean.
     other = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
     action, kept, _ = made.act(policy, memory, other, jnp.zeros(2, bool), KEY, True)
-    mean, features = jax.jit(lambda actor, seen: actor(seen))(made.state.actor, other)
+    mean, features = jax.jit(lambda actor, seen: actor(seen))(made.state.params.actor, other)
     noise = np.einsum("ef,efa->ea", features, memory.matrix)
     np.testing.assert_allclose(np.asarray(action) - np.asarray(mean), noise, rtol=1e-4, atol=1e-5)
     assert same(kept.matrix, memory.matrix)
@@ -158,11 +158,14 @@ def test_specs_that_cannot_be_learned_are_refused():
 def test_weights_begin_orthogonal_with_gains_of_their_own():
     small: dict[str, Any] = dict(hidden_sizes=(4, 4))
     state = A2C(A2CConfig(**small)).init(SPECS["discrete"], KEY)
-    hidden = np.asarray(state.actor.encoder.layers[1].weight)
+    hidden = np.asarray(state.params.actor.encoder.layers[1].weight)
     np.testing.assert_allclose(hidden.T @ hidden, 2.0 * np.eye(4), atol=1e-4)
-    head, value = np.asarray(state.actor.head.weight), np.asarray(state.critic.head.weight)
+    head, value = (
+        np.asarray(state.params.actor.head.weight),
+        np.asarray(state.params.critic.head.weight),
+    )
     np.testing.assert_allclose(head.T @ head, 1e-4 * np.eye(3), atol=1e-7)
     assert np.sum(value**2) == pytest.approx(1.0, rel=1e-4)
     for kind, given, want in (("gaussian", None, 0.0), ("gsde", None, -2.0), ("gsde", 0.5, 0.5)):
         own = A2CConfig(**small, state_dependent_exploration=kind == "gsde", initial_log_std=given)
-        assert np.all(A2C(own).init(SPECS[kind], KEY).actor.log_std == want)
+        assert np.all(A2C(own).init(SPECS[kind], KEY).params.actor.log_std == want)

@@ -68,13 +68,13 @@ def test_the_reference_is_its_own_nearest_policy():
 def test_a_deterministic_policy_has_no_kl():
     made = case("td3")
     with pytest.raises(ConfigError, match="needs a policy that is random"):
-        us.kl_to_reference(made.state.actor, 1.0)(made.state.actor, make_batch(), KEY)
+        us.kl_to_reference(made.state.params.actor, 1.0)(made.state.params.actor, make_batch(), KEY)
 
 
 def test_the_penalty_is_the_square_of_what_the_policy_would_do():
     for name in ("td3", "sac"):
         made, batch = case(name), make_batch()
-        term, metrics = jax.jit(us.action_penalty(0.1))(made.state.actor, batch, KEY)
+        term, metrics = jax.jit(us.action_penalty(0.1))(made.state.params.actor, batch, KEY)
         answer = made.answer(batch.observation)
         action = np.asarray(answer if name == "td3" else np.tanh(answer[0]))
         want = np.mean(np.asarray(batch.weight) * np.sum(action**2, axis=-1))
@@ -94,7 +94,7 @@ def test_a_penalty_makes_actions_smaller(name):
             state, aux = made.update(
                 state, make_batch(seed=index), jax.random.PRNGKey(index), index
             )
-        sizes.append(float(size_of(state.actor, make_batch().observation)))
+        sizes.append(float(size_of(state.params.actor, make_batch().observation)))
     assert sizes[1] < 0.5 * sizes[0]
     assert "addon/action_square" in aux.metrics
 

@@ -13,12 +13,14 @@ from algorithm_cases import (
     KEY,
     SMALL,
     SPEC,
+    changed,
     close,
     compiled,
     distinct_targets,
     gaps_and_steps,
     make_batch,
     mapped,
+    parts_of,
     same,
     shards_of,
 )
@@ -28,8 +30,6 @@ from understudy.algorithms.base import Algorithm, mean_of_shards
 from understudy.algorithms.ddpg import DDPG, DDPGConfig, losses
 from understudy.algorithms.td3 import losses as td3_losses
 from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, EnvironmentError, Spec
-
-TARGET_PARTS = ("target_actor", "target_critic")
 
 
 @cache
@@ -89,7 +89,7 @@ def test_losses_on_a_napkin():
 
 def test_td3_without_smoothing_has_the_same_target():
     _, state = made(num_critics=3)
-    networks = (state.target_actor, state.target_critic, make_batch())
+    networks = (state.targets.actor, state.targets.critic, make_batch())
     zero, noise = jnp.float32(0.0), jnp.ones((8, 2))
     theirs = jax.jit(td3_losses.critic_target)(*networks, zero, zero, noise)
     ours = jax.jit(losses.critic_target)(*networks)
@@ -100,7 +100,7 @@ def test_td3_without_smoothing_has_the_same_target():
 
 
 def target_by_hand(state, actor="target_actor", critic="target_critic"):
-    networks = by_hand.numbers(getattr(state, actor)), by_hand.numbers(getattr(state, critic))
+    networks = (by_hand.numbers(parts_of(state)[name]) for name in (actor, critic))
     return by_hand.td3_target(*networks, by_hand.wide(make_batch()), 0.0, 0.0, np.zeros((8, 2)))
 
 
@@ -108,7 +108,7 @@ def target_by_hand(state, actor="target_actor", critic="target_critic"):
 def test_critic(num_critics):
     algorithm, state = made(num_critics=num_critics)
     gradients, aux = gradients_of(algorithm, state)
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
     target = target_by_hand(state)
 
     def loss(weights):
@@ -126,7 +126,7 @@ def test_critic(num_critics):
 def test_both_targets_are_in_the_target(wrong):
     algorithm, state = made(num_critics=1)
     batch = by_hand.wide(make_batch())
-    q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
+    q = by_hand.all_q(by_hand.numbers(state.params.critic), batch.observation, batch.action)
     other = np.abs(q - target_by_hand(state, **wrong)).mean(0)
     got = np.asarray(gradients_of(algorithm, state)[1].priorities)
     assert np.max(np.abs(got - other)) > 1e-2
@@ -137,12 +137,12 @@ def test_actor(num_critics):
     """The first critic's opinion of the action, and a gradient for every weight."""
     algorithm, state = made(num_critics=num_critics)
     gradients, aux = gradients_of(algorithm, state)
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return by_hand.td3_actor_loss(weights, critics, batch)
 
-    actor = by_hand.numbers(state.actor)
+    actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
     agree(gradients.actor, by_hand.derivative(loss, actor))
     assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
@@ -152,8 +152,8 @@ def test_a_drawn_critic_speaks_for_all():
     """Of three critics one is drawn per update: the target is one of three, each now and then."""
     algorithm, state = made(num_critics=3, critic_subset=1)
     batch = by_hand.wide(make_batch())
-    q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
-    actor, critics = (by_hand.numbers(getattr(state, name)) for name in TARGET_PARTS)
+    q = by_hand.all_q(by_hand.numbers(state.params.critic), batch.observation, batch.action)
+    actor, critics = map(by_hand.numbers, state.targets)
     noise = np.zeros((8, 2))
     alone = [
         by_hand.td3_target(actor, [w[i : i + 1] for w in critics], batch, 0.0, 0.0, noise)
@@ -217,13 +217,14 @@ def test_everything_in_the_state_changes():
 def test_targets_move_a_fraction_tau_when_it_is_their_turn(index):
     algorithm, state = made(target_update_interval=3, tau=0.2)
     new, _ = updated(algorithm, state, index=index)
-    assert not same(new.actor, state.actor) and not same(new.critic, state.critic)
+    assert not same(new.params.actor, state.params.actor)
+    assert not same(new.params.critic, state.params.critic)
     for name in ("actor", "critic"):
-        old, now = getattr(state, f"target_{name}"), getattr(new, f"target_{name}")
+        old, now = getattr(state.targets, name), getattr(new.targets, name)
         if index % 3:
             assert same(old, now)
         else:
-            want = mapped(lambda t, n: 0.8 * t + 0.2 * n, old, getattr(new, name))
+            want = mapped(lambda t, n: 0.8 * t + 0.2 * n, old, getattr(new.params, name))
             close(now, want, 1e-5)
 
 
@@ -232,7 +233,7 @@ def test_actor_and_critic_have_step_sizes_of_their_own():
     _, state = made(actor_learning_rate=0.02, critic_learning_rate=0.003)
     new, _ = updated(made(num_critics=1)[0], state)  # step sizes live in the state
     for name, step in (("actor", 0.02), ("critic", 0.003)):
-        moved = mapped(lambda x, y: x - y, getattr(new, name), getattr(state, name))
+        moved = mapped(lambda x, y: x - y, getattr(new.params, name), getattr(state.params, name))
         for leaf in jax.tree.leaves(moved):
             np.testing.assert_allclose(np.abs(leaf), step, rtol=1e-2)
 
@@ -240,7 +241,9 @@ def test_actor_and_critic_have_step_sizes_of_their_own():
 def test_a_fresh_state_has_targets_of_its_own():
     algorithm = DDPG(DDPGConfig(**SMALL))
     state = algorithm.init(SPEC, KEY)
-    assert same(state.target_critic, state.critic) and same(state.target_actor, state.actor)
+    assert same(state.targets.critic, state.params.critic) and same(
+        state.targets.actor, state.params.actor
+    )
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)
     q = jax.eval_shape(algorithm.q_values, state, jnp.ones((4, 3)), jnp.zeros((4, 2)))
@@ -260,7 +263,7 @@ def test_observations_are_normalised_wherever_networks_see_them():
     acted, _, _ = compiled(algorithm, "act")(
         algorithm.policy(state), (), rows, jnp.zeros(50, bool), KEY, False
     )
-    want = by_hand.network(by_hand.numbers(without.actor), np.asarray(scaled, np.float64))
+    want = by_hand.network(by_hand.numbers(without.params.actor), np.asarray(scaled, np.float64))
     np.testing.assert_allclose(acted, np.tanh(want), rtol=1e-3, atol=1e-4)
 
 
@@ -300,7 +303,8 @@ def test_presets_differ_from_the_defaults(name):
 def still(algorithm, state, **hyper):
     """A policy whose actor says 0 everywhere: what remains is noise."""
     moved = {name: jnp.float32(value) for name, value in hyper.items()}
-    state = state._replace(actor=mapped(np.zeros_like, state.actor), hyper={**state.hyper, **moved})
+    hyper = {**state.hyper, **moved}
+    state = changed(state, actor=mapped(np.zeros_like, state.params.actor), hyper=hyper)
     return algorithm.policy(state)
 
 
@@ -328,7 +332,7 @@ def test_deterministic_acting_is_noise_free_and_exploring_is_bounded(noise):
     calm, kept, _ = act(policy, memory, observation, first, keys[0], False)
     assert same(kept, memory)
     assert same(calm, act(policy, memory, observation, first, keys[1], False)[0])
-    answer = jax.jit(lambda actor: actor(observation))(state.actor)
+    answer = jax.jit(lambda actor: actor(observation))(state.params.actor)
     np.testing.assert_allclose(calm, answer, rtol=1e-6)
     one, two = (act(policy, memory, observation, first, key, True)[0] for key in keys)
     assert one.shape == (64, 2) and np.abs(one).max() == 1.0 and not same(one, two)

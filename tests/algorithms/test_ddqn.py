@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from algorithm_cases import (
     KEY,
+    changed,
     close,
     compiled,
     gaps_and_steps,
@@ -71,8 +72,8 @@ class Made:
     def __init__(self, settings):
         self.algorithm = DDQN(DDQNConfig(**{**SMALL, **settings}))
         state = settled(self.algorithm.init(SPEC, KEY))
-        moved = mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.target_critic)
-        self.state = state._replace(target_critic=moved)
+        moved = mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.targets.critic)
+        self.state = changed(state, target_critic=moved)
         due = self.algorithm.due
         self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i)))
         self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, due(i)))
@@ -142,8 +143,8 @@ def cost_by_hand(error, kind):
 def test_gradients_are_those_of_central_differences(kind, num_critics):
     one = made(loss=kind, num_critics=num_critics)
     gradients, aux = one.gradients()
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(one.state.critic)
-    target = target_by_hand(critics, by_hand.numbers(one.state.target_critic), batch)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(one.state.params.critic)
+    target = target_by_hand(critics, by_hand.numbers(one.state.targets.critic), batch)
 
     def loss(weights):
         cost = cost_by_hand(errors_by_hand(weights, batch, target), kind)
@@ -281,7 +282,9 @@ def test_the_target_is_copied_when_due_and_stands_still_otherwise():
     state = one.with_hyper(tau=1.0)
     for index in range(4):
         new, _ = one.update(state, index=index)
-        assert same(new.target_critic, new.critic if index % 3 == 0 else one.state.target_critic)
+        assert same(
+            new.targets.critic, new.params.critic if index % 3 == 0 else one.state.targets.critic
+        )
     assert one.algorithm.due_period == 3
     assert made(**THREE).algorithm.due(jnp.int32(1)).targets is True  # no conditional at all
 
@@ -289,14 +292,14 @@ def test_the_target_is_copied_when_due_and_stands_still_otherwise():
 def test_the_target_may_follow_slowly():
     one = made(target_update_interval=3, tau=0.1)
     new, _ = one.update()
-    old, online = by_hand.numbers(one.state.target_critic), by_hand.numbers(new.critic)
+    old, online = by_hand.numbers(one.state.targets.critic), by_hand.numbers(new.params.critic)
     want = [0.9 * x + 0.1 * y for x, y in zip(old, online, strict=True)]
-    close(new.target_critic, want, 1e-6)
+    close(new.targets.critic, want, 1e-6)
 
 
 def test_a_fresh_state():
     state = DDQN(DDQNConfig(**SMALL, **THREE, initial_epsilon=0.7)).init(SPEC, KEY)
-    assert same(state.target_critic, state.critic)
+    assert same(state.targets.critic, state.params.critic)
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)  # donated buffers must not be shared
     assert float(state.hyper["epsilon"]) == pytest.approx(0.7)
@@ -312,7 +315,7 @@ def test_acting_is_greedy_without_exploration():
     policy = one.algorithm.policy(one.state)  # ε = 1: were it heeded, this would be random
     observation = jnp.asarray(3 * np.random.default_rng(0).normal(size=(6000, 3)), jnp.float32)
     action, memory, _ = act(one.algorithm, policy, observation, KEY, False)
-    q = [by_hand.network(m, observation) for m in members(by_hand.numbers(one.state.critic))]
+    q = [by_hand.network(m, observation) for m in members(by_hand.numbers(one.state.params.critic))]
     assert np.array_equal(action, np.mean(q, axis=0).argmax(-1)) and memory == ()
     assert action.dtype == jnp.int32 and len(set(np.asarray(action).tolist())) > 1
 
@@ -361,7 +364,9 @@ def test_epsilon_moves_by_itself_by_schedule_and_by_hand():
 
 def test_dueling_has_streams_of_its_own_and_the_same_face():
     one = made(**DUELING)
-    assert jax.tree.structure(one.state.critic) != jax.tree.structure(made(**THREE).state.critic)
+    assert jax.tree.structure(one.state.params.critic) != jax.tree.structure(
+        made(**THREE).state.params.critic
+    )
     observation = make_batch().observation
     each = [jnp.asarray(np.full(8, action, np.int32)) for action in range(CHOICES)]
     ask = compiled(one.algorithm, "q_values")
@@ -384,7 +389,7 @@ def test_the_presets_of_images_have_wide_streams(preset, seen, features):
     def shapes(**settings):
         config = DDQNConfig(**DDQNConfig.presets[preset], **settings)
         made = jax.eval_shape(lambda key: DDQN(config).init(Spec(seen, Discrete(6)), key), KEY)
-        senses, members = made.critic.senses, made.critic.members
+        senses, members = made.params.critic.senses, made.params.critic.members
         assert jax.tree.leaves(senses)[-2].shape[-1] == features
         return members, sorted(leaf.shape for leaf in jax.tree.leaves(members))
 
@@ -439,7 +444,7 @@ def test_own_encoders_take_the_critics_place(dueling):
 
     state, new, aux = begin_and_update(make_batch())
     assert np.isfinite(aux.metrics["critic_loss"])
-    assert not same(new.critic, state.critic)
+    assert not same(new.params.critic, state.params.critic)
 
 
 REPLAY = dict(prioritised=True, n_step=3)

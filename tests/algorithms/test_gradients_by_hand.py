@@ -7,7 +7,7 @@ import by_hand
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import Case, make_batch
+from algorithm_cases import Case, make_batch, parts_of
 
 # rows with more than one clipped draw: 0.2·4 > 0.5
 NOISE = np.random.default_rng(5).normal(size=(8, 2)) * 2.5
@@ -40,7 +40,7 @@ def agree(got, want):
 
 
 def agree_critic(state, gradients, aux, target, factor):
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return factor * by_hand.squared_error(weights, batch, target)
@@ -53,7 +53,7 @@ def agree_critic(state, gradients, aux, target, factor):
 
 
 def td3_target(state, actor="target_actor", critic="target_critic"):
-    parts = (by_hand.numbers(getattr(state, name)) for name in (actor, critic))
+    parts = (by_hand.numbers(parts_of(state)[name]) for name in (actor, critic))
     return by_hand.td3_target(*parts, by_hand.wide(make_batch()), 0.2, 0.5, NOISE)
 
 
@@ -67,19 +67,19 @@ def test_td3_takes_both_targets(wrong):
     """The online actor or critic in the target would give visibly other priorities."""
     state, _, aux = computed("td3")
     batch = by_hand.wide(make_batch())
-    q = by_hand.all_q(by_hand.numbers(state.critic), batch.observation, batch.action)
+    q = by_hand.all_q(by_hand.numbers(state.params.critic), batch.observation, batch.action)
     other = np.abs(q - td3_target(state, **wrong)).mean(0)
     assert np.max(np.abs(np.asarray(aux.priorities) - other)) > 1e-2
 
 
 def test_td3_actor():
     state, gradients, aux = computed("td3")
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return by_hand.td3_actor_loss(weights, critics, batch)
 
-    actor = by_hand.numbers(state.actor)
+    actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
     agree(gradients.actor, by_hand.derivative(loss, actor))
 
@@ -88,8 +88,8 @@ def test_td3_actor():
 def test_sac_critic(use_log):
     state, gradients, aux = computed("sac", use_log)
     target = by_hand.sac_target(
-        by_hand.numbers(state.actor),
-        by_hand.numbers(state.target_critic),
+        by_hand.numbers(state.params.actor),
+        by_hand.numbers(state.targets.critic),
         by_hand.wide(make_batch()),
         0.3,
         NOISE,
@@ -105,12 +105,12 @@ def test_sac_actor(use_log, critic_subset, opinion):
     """Against the smallest opinion; with a subset in the target against the mean of all critics
     (REDQ's algorithm 1)."""
     state, gradients, aux = computed("sac", use_log, critic_subset)
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return by_hand.sac_actor_loss(weights, critics, batch, 0.3, NOISE, opinion)
 
-    actor = by_hand.numbers(state.actor)
+    actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
     agree(gradients.actor, by_hand.derivative(loss, actor))
 
@@ -119,7 +119,7 @@ def test_sac_actor(use_log, critic_subset, opinion):
 def test_sac_temperature(use_log):
     state, gradients, aux = computed("sac", use_log)
     batch = by_hand.wide(make_batch())
-    _, log_prob = by_hand.gaussian(by_hand.numbers(state.actor), batch.observation, NOISE)
+    _, log_prob = by_hand.gaussian(by_hand.numbers(state.params.actor), batch.observation, NOISE)
     parameter = np.log(0.3) if use_log else 0.3
     slope = -np.mean(batch.weight * (log_prob - 2.0))  # the target is minus two dimensions
     assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)

@@ -142,9 +142,9 @@ def test_both_targets_are_copied_at_their_interval(kind):
     for index in range(1, 5):
         new, _ = made.update(state, index=index)
         for name in ("actor", "critic"):
-            target = getattr(new, f"target_{name}")
-            copied = same(target, getattr(new, name))
-            stayed = same(target, getattr(state, f"target_{name}"))
+            target = getattr(new.targets, name)
+            copied = same(target, getattr(new.params, name))
+            stayed = same(target, getattr(state.targets, name))
             assert (copied, stayed) == ((True, False) if index == 3 else (False, True))
         state = new
 
@@ -181,7 +181,10 @@ def test_questions(kind):
     made = case(kind, **RICH)
     observation = jnp.asarray(np.random.default_rng(2).normal(size=(6, 3)), jnp.float32)
     action = batch_of(kind, 6).action
-    actor, critics = by_hand.numbers(made.state.actor), by_hand.numbers(made.state.critic)
+    actor, critics = (
+        by_hand.numbers(made.state.params.actor),
+        by_hand.numbers(made.state.params.critic),
+    )
     wide, taken = np.asarray(observation, np.float64), np.asarray(action)
     q = made.ask("q_values", observation, action)
     log_prob = made.ask("log_prob", observation, action)
@@ -218,12 +221,12 @@ def test_observations_are_normalised_where_that_is_on():
     got = act(policy, (), rows, jnp.ones(50, bool), KEY, False)[0]
     assert np.mean(np.asarray(got) == want) > 0.95
     log_prob = made.ask("log_prob", rows, got, state=state)
-    plain = jax.jit(lambda actor: actor(rows).log_prob(got))(made.state.actor)
+    plain = jax.jit(lambda actor: actor(rows).log_prob(got))(made.state.params.actor)
     assert not np.allclose(log_prob, plain)
 
 
 def test_actors_and_specs():
-    assert isinstance(case("discrete", **RICH).state.actor, CategoricalActor)
+    assert isinstance(case("discrete", **RICH).state.params.actor, CategoricalActor)
     algorithm = case("continuous", **RICH).algorithm
     algorithm.check(SPEC)
     algorithm.check(DISCRETE)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import mapped
+from algorithm_cases import changed, mapped
 from mpo_cases import (
     KEY,
     NOISE,
@@ -45,7 +45,7 @@ def test_critic_gradient_by_hand(kind):
     """The target is the mean over the target policy's draws (or exact over the choices) of the
     smallest target critic; the draws of s' are not those of s."""
     state, gradients, aux = computed(kind)
-    batch, critics = by_hand.wide(batch_of(kind)), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(batch_of(kind)), by_hand.numbers(state.params.critic)
     prior, q, _ = considered(kind, state, batch.next_observation, NOISE[0])
     target = batch.reward + batch.discount * np.sum(prior * q, 1)
 
@@ -70,10 +70,10 @@ def test_critic_gradient_by_hand(kind):
 )
 def test_actor_and_dual_gradients_by_hand(kind, penalise):
     state, gradients, aux = computed(kind, penalise)
-    batch, actor = by_hand.wide(batch_of(kind)), by_hand.numbers(state.actor)
+    batch, actor = by_hand.wide(batch_of(kind)), by_hand.numbers(state.params.actor)
     prior, q, action = considered(kind, state, batch.observation, NOISE[1])
-    names = sorted(state.duals)
-    duals = [np.array(state.duals[name], np.float64) for name in names]
+    names = sorted(state.params.duals)
+    duals = [np.array(state.params.duals[name], np.float64) for name in names]
     start = dict(zip(names, map(softplus, duals), strict=True))
     improved = tilted(prior, q, start["temperature"])
     if penalise:
@@ -114,9 +114,8 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
     frozen = dict(actor_learning_rate=0.0, critic_learning_rate=0.0, dual_learning_rate=0.02)
     made = Case(kind, **frozen, target_update_interval=2, dual_constraint=0.05)
     # values far enough apart that a bound of 0.05 is a bound, for both kinds
-    state = made.state._replace(
-        target_critic=mapped(lambda x: np.float32(3.0) * x, made.state.target_critic)
-    )
+    larger = mapped(lambda x: np.float32(3.0) * x, made.state.targets.critic)
+    state = changed(made.state, target_critic=larger)
     batch = batch_of(kind)
 
     def one(state, _):
@@ -125,7 +124,7 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
     with pytest.MonkeyPatch.context() as patch:
         known_noise(patch)
         found, _ = jax.jit(lambda s: jax.lax.scan(one, s, length=2000))(state)
-    temperature = softplus(float(found.duals["temperature"]))
+    temperature = softplus(float(found.params.duals["temperature"]))
     wide = by_hand.wide(batch)
     prior, q, _ = considered(kind, state, wide.observation, NOISE[1])
     best = optimize.minimize_scalar(
@@ -143,7 +142,9 @@ def test_the_temperature_moves_the_right_way(kind):
     made = case(kind, **RICH)
     for epsilon, sign in ((1e-6, 1), (10.0, -1)):
         new, _ = made.update(made.with_hyper(dual_constraint=epsilon))
-        moved = float(new.duals["temperature"]) - float(made.state.duals["temperature"])
+        moved = float(new.params.duals["temperature"]) - float(
+            made.state.params.duals["temperature"]
+        )
         assert moved == pytest.approx(sign * 1e-2, rel=1e-3)
 
 
@@ -151,10 +152,10 @@ def test_the_prior_is_a_factor_of_the_improved_policy():
     """Where Q knows no difference, a discrete policy has nothing to improve: it stays, and is not
     drawn towards the uniform one."""
     made = case("discrete", **RICH)
-    indifferent = mapped(np.zeros_like, made.state.target_critic)
-    state = made.state._replace(target_critic=indifferent, actor=made.state.target_actor)
+    indifferent = mapped(np.zeros_like, made.state.targets.critic)
+    state = changed(made.state, target_critic=indifferent, actor=made.state.targets.actor)
     observation = by_hand.wide(batch_of("discrete")).observation
-    assert np.std(chances(by_hand.numbers(state.actor), observation)) > 0.02
+    assert np.std(chances(by_hand.numbers(state.params.actor), observation)) > 0.02
     gradients, _ = made.gradients(state)
     for leaf in jax.tree.leaves(gradients.actor):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
@@ -272,7 +273,10 @@ def test_decoupled_gradients_worked_by_hand():
 
 def moved_duals(made, state):
     new, _ = made.update(state)
-    return {name: np.asarray(new.duals[name]) - state.duals[name] for name in new.duals}
+    return {
+        name: np.asarray(new.params.duals[name]) - state.params.duals[name]
+        for name in new.params.duals
+    }
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ def moved_duals(made, state):
 )
 def test_a_broken_bound_raises_its_own_multiplier_and_no_other(kind, broken):
     made = case(kind, **RICH)
-    multipliers = [name for name in made.state.duals if name.startswith("kl")]
+    multipliers = [name for name in made.state.params.duals if name.startswith("kl")]
     kept = {f"{name}_constraint": 1e3 for name in multipliers}
     all_kept = moved_duals(made, made.with_hyper(**kept))
     one_broken = moved_duals(made, made.with_hyper(**{**kept, f"{broken}_constraint": 1e-9}))
@@ -293,7 +297,7 @@ def test_a_broken_bound_raises_its_own_multiplier_and_no_other(kind, broken):
 def test_each_dimension_has_a_multiplier_of_its_own():
     made = case("continuous", **RICH)
     batch = by_hand.wide(batch_of("continuous"))
-    kls = divergences("continuous", made.state, by_hand.numbers(made.state.actor), batch)
+    kls = divergences("continuous", made.state, by_hand.numbers(made.state.params.actor), batch)
     for name, kl in kls.items():
         assert kl[0] != pytest.approx(kl[1], rel=0.05)
         between = {f"{name}_constraint": np.mean(kl)}
@@ -309,12 +313,12 @@ def test_multipliers_keep_their_bounds(kind):
     tight = {f"{name}_constraint": 1e-9 for name in names}
     new, _ = made.update(made.with_hyper(**tight, dual_learning_rate=30.0))
     for name, bound in names.items():
-        np.testing.assert_allclose(softplus(np.asarray(new.duals[name])), bound, rtol=1e-5)
+        np.testing.assert_allclose(softplus(np.asarray(new.params.duals[name])), bound, rtol=1e-5)
     loose = {f"{name}_constraint": 1e3 for name in names}
     new, _ = made.update(made.with_hyper(**loose, dual_constraint=1e3, dual_learning_rate=30.0))
     for name in (*names, "temperature"):
-        assert np.all(new.duals[name] == mpo.LOWEST_DUAL)
-        assert np.all(softplus(np.asarray(new.duals[name])) > 0)
+        assert np.all(new.params.duals[name] == mpo.LOWEST_DUAL)
+        assert np.all(softplus(np.asarray(new.params.duals[name])) > 0)
     again, _ = made.update(new)  # where nothing may be undefined
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(again))
 
@@ -329,13 +333,13 @@ def test_duals_begin_where_the_settings_say(kind):
         penalise_actions=True,
     )
     state = MPO(MPOConfig(**SMALL, **settings)).init(SPECS[kind], KEY)
-    values = {name: softplus(np.asarray(value)) for name, value in state.duals.items()}
+    values = {name: softplus(np.asarray(value)) for name, value in state.params.duals.items()}
     if kind == "discrete":
         want = {"temperature": 0.3, "kl": 7.0}
     else:
         want = {"temperature": 0.3, "penalty_temperature": 0.3}
         want |= {"kl_mean": [1e-4] * 2, "kl_var": [500.0] * 2}
-        _, std = normal(by_hand.numbers(state.actor), np.ones((1, 3)))
+        _, std = normal(by_hand.numbers(state.params.actor), np.ones((1, 3)))
         np.testing.assert_allclose(std, 0.6, rtol=1e-4)
     assert set(values) == set(want)
     for name, value in want.items():

@@ -18,7 +18,7 @@ def test_a_fixed_temperature_means_itself():
     assert float(made.ask("entropy_coeff")) == np.float32(0.2)
     new, aux = made.update()
     assert float(aux.metrics["ent_coef"]) == np.float32(0.2)
-    assert same(new.temperature, made.state.temperature)  # and it stays
+    assert same(new.params.temperature, made.state.params.temperature)  # and it stays
     # the loss uses that very number: it is α·mean(log π) − mean(min Q), linear in α
     batch = make_batch()._replace(weight=jnp.ones(8))
     at = {
@@ -66,7 +66,7 @@ def test_first_step_of_adam(name):
     gradients, _ = made.gradients(state)
     new = made.apply(state, gradients)
     for part, rate in (("actor", 0.003), ("critic", 0.02)):
-        trees = (getattr(x, part) for x in (state, new, gradients))
+        trees = (getattr(x, part) for x in (state.params, new.params, gradients))
         for before, after, slope in zip(*map(jax.tree.leaves, trees), strict=True):
             step = np.asarray(before) - np.asarray(after)
             clear = np.abs(slope) > 1e-4  # beside Adam's ε
@@ -79,9 +79,8 @@ def test_targets_follow_the_new_networks_by_tau(name):
     for tau in (0.25, 1.0):
         state = made.with_hyper(tau=tau)
         new, _ = made.update(state)
-        for target in [n for n in state._fields if n.startswith("target")]:
-            trees = [getattr(state, target), getattr(new, target)]
-            trees.append(getattr(new, target.removeprefix("target_")))
+        for target in state.targets._fields:
+            trees = [getattr(one, target) for one in (state.targets, new.targets, new.params)]
             for old, moved, online in zip(*map(jax.tree.leaves, trees), strict=True):
                 want = (1 - tau) * np.asarray(old) + tau * np.asarray(online)
                 np.testing.assert_allclose(moved, want, rtol=1e-5, atol=1e-6)
@@ -105,7 +104,7 @@ def test_max_grad_norm_clips_each_network(name):
         assert norm > 0.02
 
         def moment(made, gradients, part=part):
-            moments = getattr(made.apply(made.state, gradients), f"{part}_moments")
+            moments = made.apply(made.state, gradients).opt_state[part]
             return 10 * norm_of(optax.tree.get(moments, "mu"))
 
         assert moment(plain, huge) == pytest.approx(norm, rel=1e-4)
@@ -126,7 +125,7 @@ def constant(actor, batch, key):
 def test_addons_join_the_actors_loss(name):
     plain, added = case(name), Case(name, loss_addons=(smaller_bias, constant))
     (before, before_aux), (after, after_aux) = plain.gradients(), added.gradients()
-    bias = np.asarray(plain.state.actor.head.bias)
+    bias = np.asarray(plain.state.params.actor.head.bias)
     size = float(np.sum(bias**2))
     more = float(after_aux.metrics["actor_loss"]) - float(before_aux.metrics["actor_loss"])
     assert more == pytest.approx(0.5 * size + 3.0, rel=1e-4)
@@ -136,7 +135,10 @@ def test_addons_join_the_actors_loss(name):
     )
     # the gradient of ½·b² is b, and nothing else moves
     np.testing.assert_allclose(
-        np.asarray(after.actor.head.bias) - before.actor.head.bias, bias, rtol=1e-3, atol=1e-5
+        np.asarray(after.actor.head.bias) - before.actor.head.bias,
+        bias,
+        rtol=1e-3,
+        atol=1e-5,
     )
     np.testing.assert_allclose(after.actor.head.weight, before.actor.head.weight, atol=1e-5)
     if name == "td3":  # an actor that is not due reports nothing

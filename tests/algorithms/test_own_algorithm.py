@@ -68,7 +68,7 @@ def test_the_stored_log_probability_is_that_of_the_acting_policy():
     state = jax.tree.map(lambda x: x[0], trainer.learner.state)
     seen = stored.storage.observation[:7].reshape(-1, 4)
     taken = stored.storage.action[:7].reshape(-1)
-    wanted = jax.jit(lambda state: state.actor(seen).log_prob(taken))(state)
+    wanted = jax.jit(lambda state: state.params.actor(seen).log_prob(taken))(state)
     np.testing.assert_allclose(stored.extras["log_prob"][:7].reshape(-1), wanted, rtol=1e-5)
 
 

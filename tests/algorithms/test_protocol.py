@@ -108,10 +108,12 @@ def test_everything_in_the_state_changes(name):
 def test_a_fresh_state_has_targets_of_its_own(name):
     made = case(name)
     state = made.algorithm.init(SPEC, KEY)
-    assert same(state.target_critic, state.critic)
+    assert same(state.targets.critic, state.params.critic)
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)  # donated buffers must not be shared
-    assert not same(state.actor, made.algorithm.init(SPEC, jax.random.PRNGKey(1)).actor)
+    assert not same(
+        state.params.actor, made.algorithm.init(SPEC, jax.random.PRNGKey(1)).params.actor
+    )
 
 
 @both
@@ -136,7 +138,7 @@ def test_deterministic_acting_is_noise_free_and_exploring_is_bounded(name):
 
 def test_td3_explores_with_the_policys_noise_in_normalised_units():
     made = case("td3")
-    still = mapped(np.zeros_like, made.state.actor)
+    still = mapped(np.zeros_like, made.state.params.actor)
     for sigma in (0.1, 0.3):
         policy = made.algorithm.policy(made.with_hyper(exploration_noise=sigma))
         policy = policy._replace(actor=still)
@@ -184,13 +186,15 @@ def test_truncation_bootstraps_and_termination_does_not(name):
         noise, zero = jnp.zeros((64, 2)), jnp.float32(0.0)
         if name == "td3":
             target = td3_losses.critic_target(
-                state.target_actor, state.target_critic, batch, zero, zero, noise
+                state.targets.actor, state.targets.critic, batch, zero, zero, noise
             )
-            action = state.target_actor(batch.next_observation)
+            action = state.targets.actor(batch.next_observation)
         else:
-            target = sac_losses.critic_target(state.actor, state.target_critic, batch, zero, noise)
-            action = jnp.tanh(state.actor(batch.next_observation)[0])
-        value = pessimistic(evaluate_ensemble(state.target_critic, batch.next_observation, action))
+            target = sac_losses.critic_target(
+                state.params.actor, state.targets.critic, batch, zero, noise
+            )
+            action = jnp.tanh(state.params.actor(batch.next_observation)[0])
+        value = pessimistic(evaluate_ensemble(state.targets.critic, batch.next_observation, action))
         return target, value, batch.observation[:, 0]
 
     target, value, kinds = jax.device_get(target_and_value(made.state))
@@ -215,7 +219,7 @@ def test_any_number_of_critics(name, num_critics):
     q = compiled(made.algorithm, "q_values")(new, jnp.ones((4, 3)), jnp.zeros((4, 2)))
     assert q.shape == (num_critics, 4)
     assert np.all(np.diff(q, axis=0) != 0.0)
-    assert not same(new.actor, made.state.actor)
+    assert not same(new.params.actor, made.state.params.actor)
 
 
 def test_algorithms_are_found_by_name():

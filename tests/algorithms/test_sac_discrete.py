@@ -13,6 +13,7 @@ import pytest
 from algorithm_cases import (
     KEY,
     SMALL,
+    changed,
     close,
     compiled,
     distinct_targets,
@@ -133,7 +134,9 @@ def test_critic(kind):
     algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
     batch = by_hand.wide(make_batch())
-    actor, critics, targets = map(by_hand.numbers, (state.actor, state.critic, state.target_critic))
+    actor, critics, targets = map(
+        by_hand.numbers, (state.params.actor, state.params.critic, state.targets.critic)
+    )
     target = target_by_hand(actor, targets, batch, 0.3)
 
     def loss(weights):
@@ -153,12 +156,12 @@ def test_critic(kind):
 def test_actor(kind):
     algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return actor_loss_by_hand(weights, critics, batch, 0.3)
 
-    actor = by_hand.numbers(state.actor)
+    actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
     agree(gradients.actor, by_hand.derivative(loss, actor))
     assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
@@ -169,13 +172,13 @@ def test_temperature(kind):
     algorithm, state = made(**KINDS[kind])
     gradients, aux = gradients_of(algorithm, state)
     batch = by_hand.wide(make_batch())
-    p = policy_by_hand(by_hand.numbers(state.actor), batch.observation)
+    p = policy_by_hand(by_hand.numbers(state.params.actor), batch.observation)
     entropy = -(p * np.log(p)).sum(-1)
     assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)
     assert float(aux.metrics["entropy"]) == pytest.approx(entropy.mean(), rel=1e-4)
     if kind == "fixed":
         assert "ent_coef_loss" not in aux.metrics
-        assert same(updated(algorithm, state)[0].temperature, state.temperature)
+        assert same(updated(algorithm, state)[0].params.temperature, state.params.temperature)
         return
     slope = np.mean(batch.weight * (entropy - 0.5 * np.log(CHOICES)))
     parameter = np.log(0.3) if kind == "learned in log space" else 0.3
@@ -190,9 +193,9 @@ def test_the_temperature_moves_towards_the_target_entropy(use_log, target, direc
     algorithm, state = made(**KINDS["learned in log space" if use_log else "learned as it is"])
     state = state._replace(hyper={**state.hyper, "target_entropy": jnp.float32(target)})
     if direction > 0:  # surer of itself: below the target
-        weights = jnp.asarray(np.asarray(state.actor.head.weight) * 10)
-        state = state._replace(
-            actor=eqx.tree_at(lambda actor: actor.head.weight, state.actor, weights)
+        weights = jnp.asarray(np.asarray(state.params.actor.head.weight) * 10)
+        state = changed(
+            state, actor=eqx.tree_at(lambda actor: actor.head.weight, state.params.actor, weights)
         )
     new, aux = updated(algorithm, state)
     assert np.sign(target - float(aux.metrics["entropy"])) == direction
@@ -218,8 +221,8 @@ def test_default_target_entropies(choices):
 def test_a_drawn_critic_speaks_for_all():
     algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
     batch = by_hand.wide(make_batch())
-    q = taken_by_hand(by_hand.numbers(state.critic), batch)
-    actor, critics = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
+    q = taken_by_hand(by_hand.numbers(state.params.critic), batch)
+    actor, critics = by_hand.numbers(state.params.actor), by_hand.numbers(state.targets.critic)
     alone = [target_by_hand(actor, [w[i : i + 1] for w in critics], batch, 0.3) for i in range(3)]
     expected = np.stack([np.abs(q - target).mean(0) for target in alone])
     seen = set()
@@ -235,12 +238,12 @@ def test_the_actor_follows_the_mean_of_critics_that_are_drawn_from():
     """REDQ's algorithm 1: all critics' mean, where the target has a subset's minimum."""
     algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
     gradients, aux = gradients_of(algorithm, state)
-    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.critic)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
     def loss(weights):
         return actor_loss_by_hand(weights, critics, batch, 0.3, np.mean)
 
-    actor = by_hand.numbers(state.actor)
+    actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
     agree(gradients.actor, by_hand.derivative(loss, actor))
 
@@ -258,9 +261,11 @@ def test_rows_that_are_no_steps_count_nowhere():
 
 def test_the_networks_are_those_of_discrete_actions():
     _, state = made(**LEARNED)
-    assert isinstance(state.actor, CategoricalActor) and isinstance(state.critic, QValues)
-    assert state.critic.head.bias.shape == (3, CHOICES) and SACConfig().num_critics == 2
-    weight = np.asarray(state.critic.head.weight)
+    assert isinstance(state.params.actor, CategoricalActor) and isinstance(
+        state.params.critic, QValues
+    )
+    assert state.params.critic.head.bias.shape == (3, CHOICES) and SACConfig().num_critics == 2
+    weight = np.asarray(state.params.critic.head.weight)
     assert not np.array_equal(weight[0], weight[1])
 
 
@@ -313,9 +318,9 @@ def test_targets_wait_for_their_turn():
     algorithm, state = made(target_update_interval=2, tau=0.2)
     first, _ = updated(algorithm, state, index=0)
     second, _ = updated(algorithm, state, index=1)
-    want = mapped(lambda t, n: 0.8 * t + 0.2 * n, state.target_critic, first.critic)
-    close(first.target_critic, want, 1e-5)
-    assert same(second.target_critic, state.target_critic)
+    want = mapped(lambda t, n: 0.8 * t + 0.2 * n, state.targets.critic, first.params.critic)
+    close(first.targets.critic, want, 1e-5)
+    assert same(second.targets.critic, state.targets.critic)
 
 
 def test_acting_samples_when_exploring_and_takes_the_likeliest_otherwise():
@@ -323,7 +328,7 @@ def test_acting_samples_when_exploring_and_takes_the_likeliest_otherwise():
     policy, act = algorithm.policy(state), compiled(algorithm, "act")
     row = np.array([1.0, -0.5, 2.0])
     rows, first = jnp.asarray(np.tile(row, (6_000, 1)), jnp.float32), jnp.ones(6_000, bool)
-    probabilities = policy_by_hand(by_hand.numbers(state.actor), row)
+    probabilities = policy_by_hand(by_hand.numbers(state.params.actor), row)
     calm, memory, _ = act(policy, (), rows, first, KEY, False)
     assert memory == () and calm.dtype == jnp.int32 and calm.shape == (6_000,)
     assert np.all(calm == probabilities.argmax())
@@ -340,7 +345,7 @@ def test_q_values_are_those_of_the_action():
     algorithm, state = made(**LEARNED)
     batch = make_batch()
     got = compiled(algorithm, "q_values")(state, batch.observation, batch.action)
-    want = taken_by_hand(by_hand.numbers(state.critic), by_hand.wide(batch))
+    want = taken_by_hand(by_hand.numbers(state.params.critic), by_hand.wide(batch))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert got.shape == (3, 8)
 
@@ -366,13 +371,13 @@ def test_truncation_bootstraps_and_termination_does_not():
         hyper = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1.0)}
         batch, _ = buffer.sample(steps, KEY, hyper)
         return batch, losses.discrete_critic_target(
-            state.actor, state.target_critic, batch, algorithm.entropy_coeff(state)
+            state.params.actor, state.targets.critic, batch, algorithm.entropy_coeff(state)
         )
 
     batch, got = batch_and_target(state)
     wide = by_hand.wide(batch)
     bootstrapping = wide._replace(reward=np.zeros(64), discount=np.ones(64))
-    numbers = by_hand.numbers(state.actor), by_hand.numbers(state.target_critic)
+    numbers = by_hand.numbers(state.params.actor), by_hand.numbers(state.targets.critic)
     value = target_by_hand(*numbers, bootstrapping, 0.3)
     kinds_seen = wide.observation[:, 0]
     assert set(kinds_seen) == {0.0, 1.0, 2.0} and np.all(np.abs(value) > 1e-3)
@@ -384,9 +389,9 @@ def test_truncation_bootstraps_and_termination_does_not():
 def test_loss_addons_see_the_distribution():
     """The KL to one's own policy is zero and has no slope; to another one it has both."""
     _, state = made(**LEARNED)
-    other = mapped(lambda x: np.float32(2.0) * x, state.actor)
+    other = mapped(lambda x: np.float32(2.0) * x, state.params.actor)
     plain, _ = gradients_of(*made(**LEARNED))
-    for reference, none in ((state.actor, True), (other, False)):
+    for reference, none in ((state.params.actor, True), (other, False)):
         algorithm: Any = SAC(
             SACConfig(**SMALL, num_critics=3, **LEARNED),
             loss_addons=(kl_to_reference(reference, coefficient=1.0),),

@@ -103,7 +103,7 @@ def gradients_of(name, size=PLAIN, **settings):
 def test_the_actors_gradient_stays_out_of_a_shared_encoder(name):
     state, plain = gradients_of(name)
     _, moved = gradients_of(name, BOLD)
-    assert isinstance(state.actor.senses, Borrowed)
+    assert isinstance(state.params.actor.senses, Borrowed)
     close(plain.critic, moved.critic, 1e-6)
     assert not same(plain.actor, moved.actor)
 
@@ -117,9 +117,9 @@ def test_the_actors_gradient_goes_into_it_where_that_is_asked_for(name):
     @jax.jit
     @jax.grad
     def alone(senses):
-        return BOLD * term(with_senses(state.actor, senses), batch.observation)
+        return BOLD * term(with_senses(state.params.actor, senses), batch.observation)
 
-    wanted = alone(state.critic.senses)
+    wanted = alone(state.params.critic.senses)
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(wanted)) > 1e-2
     added = mapped(np.subtract, moved.critic.senses, plain.critic.senses)
     close(added, wanted, 1e-4)
@@ -133,18 +133,20 @@ def test_both_gradients_are_summed():
 
     @jax.jit
     def each(state):
-        coeff = jnp.exp(state.temperature)
+        coeff = jnp.exp(state.params.temperature)
         noise = row_normals(jax.random.split(KEY, 3)[0], batch.row, 4)
         actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
-        actor = lend(state.actor, state.critic)
-        target = losses.critic_target(actor, state.target_critic, batch, coeff, target_noise)
+        actor = lend(state.params.actor, state.params.critic)
+        target = losses.critic_target(actor, state.targets.critic, batch, coeff, target_noise)
 
         def actor_loss(senses):
-            seeing = with_senses(state.actor, senses)
-            return losses.actor_loss(seeing, state.critic, batch, coeff, actor_noise)[0]
+            seeing = with_senses(state.params.actor, senses)
+            return losses.actor_loss(seeing, state.params.critic, batch, coeff, actor_noise)[0]
 
-        of_critics = jax.grad(lambda c: losses.critic_loss(c, batch, target)[0])(state.critic)
-        return of_critics.senses, jax.grad(actor_loss)(state.critic.senses)
+        of_critics = jax.grad(lambda c: losses.critic_loss(c, batch, target)[0])(
+            state.params.critic
+        )
+        return of_critics.senses, jax.grad(actor_loss)(state.params.critic.senses)
 
     of_critics, of_actor = each(state)
     close(both.critic.senses, mapped(np.add, of_critics, of_actor), 1e-4)
@@ -156,7 +158,9 @@ def test_both_gradients_are_summed():
 def test_separate_encoders_begin_and_learn_by_themselves(name):
     state, plain = gradients_of(name, share_encoder=False)
     _, moved = gradients_of(name, BOLD, share_encoder=False)
-    for ours, theirs in zip(*map(weights, (state.actor.senses, state.critic.senses)), strict=True):
+    for ours, theirs in zip(
+        *map(weights, (state.params.actor.senses, state.params.critic.senses)), strict=True
+    ):
         assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
     close(plain.critic, moved.critic, 1e-6)
     assert not same(plain.actor.senses, moved.actor.senses)

@@ -171,7 +171,9 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     learner, experience = workers.learn(learner, experience, 20, 5)
     assert list(learner.state.updates) == [25]
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(learner.state))
-    moved = zip(*(jax.tree.leaves(one.state.critic) for one in (before, learner)), strict=True)
+    moved = zip(
+        *(jax.tree.leaves(one.state.params.critic) for one in (before, learner)), strict=True
+    )
     assert not any(np.array_equal(old, new) for old, new in moved)
     assert not np.array_equal(learner.state.key, before.state.key)
     assert workers.facts()["gradient_staleness"] == 1

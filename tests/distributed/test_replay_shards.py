@@ -172,7 +172,7 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
     one, two = rings_of(unbroken), rings_of(resumed)
     assert one.keys() == two.keys()
     assert all(np.array_equal(one[name], two[name]) for name in one)
-    running = want.learner.state.running.observation
+    running = want.learner.state.normalizer.observation
     assert int(running.count[0]) == 80  # statistics are the learner's
     unbroken.close()
     with pytest.raises(CheckpointError, match="does not hold the replay of 2 gradient workers"):

@@ -77,8 +77,9 @@ def test_behaviours_out_of_bounds_are_logged(troubled):
 def break_the_greedy_actor(illuminator):
     state = illuminator.state
     learner = state.emitter[1]
-    broken = jax.tree.map(lambda x: x * np.float32("nan"), learner.state.actor)
-    learner = learner._replace(state=learner.state._replace(actor=broken))
+    broken = jax.tree.map(lambda x: x * np.float32("nan"), learner.state.params.actor)
+    params = learner.state.params._replace(actor=broken)
+    learner = learner._replace(state=learner.state._replace(params=params))
     illuminator.state = state._replace(emitter=(state.emitter[0], learner))
 
 

@@ -83,15 +83,15 @@ def test_an_agent_learns_through_replaced_encoders(algorithm):
     made_config = {TD3: TD3Config, SAC: SACConfig}[algorithm](learning_rate=0.1)
     made = algorithm(made_config, networks=Networks(encoder, encoder))
     state = made.init(SPEC, KEY)
-    assert state.actor.head.weight.shape[0] == 6  # features of the user's module
-    critic_layers = state.critic.encoder.arrays.layers
+    assert state.params.actor.head.weight.shape[0] == 6  # features of the user's module
+    critic_layers = state.params.critic.encoder.arrays.layers
     assert critic_layers[0].weight.shape == (2, 5, 3 + 2)  # observation and action side by side
     assert not np.any(critic_layers[0].weight[0] == critic_layers[0].weight[1])
     update = jax.jit(lambda state, batch: made.update(state, batch, KEY, made.due(jnp.int32(0))))
     new, aux = update(state, batch())
     assert np.isfinite(aux.metrics["critic_loss"])
     for name in ("actor", "critic"):
-        before, after = (jax.tree.leaves(getattr(s, name)) for s in (state, new))
+        before, after = (jax.tree.leaves(getattr(s.params, name)) for s in (state, new))
         for x, y in zip(before, after, strict=True):
             assert not np.array_equal(x, y), name
 
@@ -112,4 +112,4 @@ def test_wrong_output_shapes_are_config_errors(networks, shape):
 def test_a_vector_of_features_is_accepted():
     right = Networks(actor_encoder=lambda inputs, key: Shaped(jnp.ones(inputs), (4,)))
     state = TD3(TD3Config(hidden_sizes=(8, 8)), networks=right).init(SPEC, KEY)
-    assert state.actor.head.weight.shape == (4, 2)
+    assert state.params.actor.head.weight.shape == (4, 2)

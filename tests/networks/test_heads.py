@@ -53,8 +53,8 @@ def test_critics_do_not_start_as_the_actor():
     """Actor and critics draw from different keys in `init`."""
     spec = Spec(ArraySpec((3,)), Continuous((-1.0,), (1.0,), (1,)))
     state = SAC(config()).init(spec, KEY)
-    actor = state.actor.encoder.layers[1].weight
-    for critic in state.critic.encoder.layers[1].weight:
+    actor = state.params.actor.encoder.layers[1].weight
+    for critic in state.params.critic.encoder.layers[1].weight:
         assert not np.any(np.asarray(actor) == np.asarray(critic))
 
 

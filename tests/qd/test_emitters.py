@@ -28,7 +28,7 @@ MANY = 400
 
 @jax.jit
 def many_policies(key):
-    return jax.vmap(lambda key: TD3.init(SPEC, key).actor)(jax.random.split(key, MANY))
+    return jax.vmap(lambda key: TD3.init(SPEC, key).params.actor)(jax.random.split(key, MANY))
 
 
 def policies(count, key=KEY):
@@ -152,12 +152,14 @@ def td3_climbs(state, policy, batches):
     """TD3's own update of the actor, with the critic held fast."""
     fresh = TD3.init(SPEC, KEY)
     hyper = state.hyper | {"learning_rate": jnp.float32(RATE)}
-    moving = state._replace(actor=policy, actor_moments=fresh.actor_moments, hyper=hyper)
+    params = state.params._replace(actor=policy)
+    moving = state._replace(params=params, opt_state=fresh.opt_state, hyper=hyper)
     for batch in batches:
         gradients, _ = TD3.gradients(moving, batch, KEY, TD3.due(0))
         after = TD3.apply(moving, gradients)
-        moving = moving._replace(actor=after.actor, actor_moments=after.actor_moments)
-    return moving.actor
+        params = params._replace(actor=after.params.actor)
+        moving = moving._replace(params=params, opt_state=after.opt_state)
+    return params.actor
 
 
 def test_a_climb_is_td3s_own_update_of_the_actor(learner, experience, climbed):
@@ -187,7 +189,7 @@ def test_the_greedy_actor_is_the_last_of_its_part(emitter, learner, experience):
     parents = policies(3)
     asked = jax.jit(emitter.ask)(learner, filled(parents), experience, KEY)
     assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {GUIDED}
-    assert bits(row_of(asked, -1)) == bits(learner.state.actor)
+    assert bits(row_of(asked, -1)) == bits(learner.state.params.actor)
     others = flat(asked)[:-1]
     assert not any((child == parent).all() for child in others for parent in flat(parents))
 
@@ -195,7 +197,7 @@ def test_the_greedy_actor_is_the_last_of_its_part(emitter, learner, experience):
 def test_a_part_of_one_is_the_greedy_actor_alone(learner, experience):
     emitter = PolicyGradient(TD3, SPEC, 1, LANES, 4, STEPS, RATE)
     asked = jax.jit(emitter.ask)(learner, filled(policies(3)), experience, KEY)
-    assert bits(asked) == bits(learner.state.actor)
+    assert bits(asked) == bits(learner.state.params.actor)
     assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {1}
 
 
@@ -222,8 +224,8 @@ def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
         for (path, left), right in zip(named, jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6, err_msg=str(path))
     assert int(told.state.updates) == count
-    assert bits(told.state.actor) != bits(start.state.actor)
-    assert bits(told.state.target_critic) != bits(start.state.target_critic)
+    assert bits(told.state.params.actor) != bits(start.state.params.actor)
+    assert bits(told.state.targets.critic) != bits(start.state.targets.critic)
 
 
 # -- together -------------------------------------------------------------------------------------

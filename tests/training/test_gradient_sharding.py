@@ -89,8 +89,8 @@ def test_shares_make_the_update_of_the_whole(kind, index):
         close(getattr(several.state, name), getattr(one.state, name))
     assert np.array_equal(several.state.key, one.state.key)
     close(revised, priorities)
-    before = jax.tree.leaves(learner.state.critic)
-    assert not any(map(np.array_equal, before, jax.tree.leaves(several.state.critic)))
+    before = jax.tree.leaves(learner.state.params.critic)
+    assert not any(map(np.array_equal, before, jax.tree.leaves(several.state.params.critic)))
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])  # and 2, above
@@ -122,7 +122,7 @@ def test_what_is_sent_is_what_gradients_read():
     _, learner, _, shares = case("sac")
     batch = {"row": jnp.zeros((1, 4))}
     sent, _ = shares.send(learner.state, batch, 2)
-    state = learner.state._replace(actor_moments=(), critic_moments=(), temperature_moments=())
+    state = learner.state._replace(opt_state={})
     assert sum(x.size for x in sent.values()) == sum(x.size for x in jax.tree.leaves(state))
 
 

@@ -25,7 +25,7 @@ def compiled(trainer):
 
 def weights(trainer, member=0):
     state = jax.device_get(trainer.learner.state)
-    return jax.tree.map(lambda x: x[member], (state.actor, state.critic))
+    return jax.tree.map(lambda x: x[member], (state.params.actor, state.params.critic))
 
 
 def hyper(trainer, name):

@@ -14,7 +14,7 @@ def slow(*case):
 
 
 def weights(trainer, member):
-    actor = jax.tree.map(lambda x: np.asarray(x[member]), trainer.learner.state.actor)
+    actor = jax.tree.map(lambda x: np.asarray(x[member]), trainer.learner.state.params.actor)
     return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(actor)])
 
 

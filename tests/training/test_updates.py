@@ -70,7 +70,7 @@ def normalising(make_shared_trainer):
 @LOOPS
 def test_running_statistics_are_those_of_what_was_seen(normalising, env):
     trainer = normalising(env)
-    running = jax.tree.map(lambda x: np.asarray(x[0]), trainer.learner.state.running)
+    running = jax.tree.map(lambda x: np.asarray(x[0]), trainer.learner.state.normalizer)
     steps = jax.tree.map(lambda x: np.asarray(x[0]), trainer.experience.storage)
     stored = int(trainer.experience.stored[0, 0])  # a lane; the host loop is one step behind
     observation = steps.observation[:, :stored].reshape(-1, 3)
@@ -90,14 +90,14 @@ def test_normalised_observations_reach_the_policy(normalising):
     trainer = normalising("jax:Pendulum-v1")
     algorithm, state = trainer.setting.algorithm, trainer.learner.state
     state = jax.tree.map(lambda x: x[0], jax.device_get(state))
-    seen = state.running.observation
+    seen = state.normalizer.observation
     raw = seen.mean[None] + 0.5 * np.sqrt(seen.variance)
 
     @jax.jit
     def both(state, raw):
         policy, first = algorithm.policy(state), jnp.ones(1, bool)
         action = algorithm.act(policy, (), raw, first, state.key, False)[0]
-        return action, state.actor(jnp.full((1, 3), 0.5))
+        return action, state.params.actor(jnp.full((1, 3), 0.5))
 
     action, want = both(state, raw)
     np.testing.assert_allclose(action, want, rtol=1e-3, atol=1e-4)

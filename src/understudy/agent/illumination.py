@@ -329,7 +329,7 @@ class Illumination:
 
     def _critics(self) -> dict[str, Any]:
         learners = self._ensure_illuminator().state.emitter
-        taught = [one.state.critic for one in learners if isinstance(one, LearnerState)]
+        taught = [one.state.params.critic for one in learners if isinstance(one, LearnerState)]
         return {"critic": taught[0]} if taught else {}
 
     @property

@@ -106,7 +106,7 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
-    networks_in_state: ClassVar[tuple[str, ...]]  # the State's fields that are networks
+    networks_in_state: ClassVar[tuple[str, ...]]  # the params that are networks
     num_envs: ClassVar[int] = 1  # environments per member, where the user names no number
     needs_bounds: ClassVar[bool] = True  # of continuous actions
 
@@ -206,9 +206,8 @@ class Algorithm(abc.ABC):
     ) -> Any:
         """Take one step of every environment into the running statistics, where there are any:
         what was seen, and the discounted return of each episode so far."""
-        return state._replace(
-            running=normalization.take_in(state.running, observation, open_return, valid)
-        )
+        statistics = normalization.take_in(state.normalizer, observation, open_return, valid)
+        return state._replace(normalizer=statistics)
 
     def prepare(self, state: Any, batch: Any) -> Any:
         """What must look at the whole batch before it may be split into shards.
@@ -216,7 +215,7 @@ class Algorithm(abc.ABC):
         Here: observations and rewards in the State's present units, and importance weights of
         which the largest is 1, made larger where rows are no steps (of weight 0): a mean over
         rows is then one over steps."""
-        batch = normalization.normalise_batch(state.running, batch)
+        batch = normalization.normalise_batch(state.normalizer, batch)
         weight = batch.weight / jnp.max(batch.weight)
         steps = jnp.maximum(jnp.sum(weight > 0), 1)
         return batch._replace(weight=weight * (weight.size / steps))
@@ -226,7 +225,7 @@ class Algorithm(abc.ABC):
         no gradient of the actor's goes into them."""
         if self.config.actor_trains_encoder:
             return batch
-        seen = seen_by_both(state.actor, state.critic, batch.observation)
+        seen = seen_by_both(state.params.actor, state.params.critic, batch.observation)
         return batch._replace(observation=seen)
 
     @property
@@ -258,16 +257,18 @@ class Algorithm(abc.ABC):
 
     def get_weights(self, state: Any) -> dict[str, Tree]:
         """The networks that learn, by name. Their targets are not among them."""
-        return {name: getattr(state, name) for name in self.networks_in_state}
+        return {name: getattr(state.params, name) for name in self.networks_in_state}
 
     def set_weights(self, state: Any, weights: dict[str, Tree]) -> Any:
         """The State with these networks; targets follow at once, as hard copies."""
-        targets = {
-            f"target_{name}": jax.tree.map(jnp.copy, network)
+        copies = {
+            name: jax.tree.map(jnp.copy, network)
             for name, network in weights.items()
-            if f"target_{name}" in state._fields
+            if name in state.targets._fields
         }
-        return state._replace(**weights, **targets)
+        return state._replace(
+            params=state.params._replace(**weights), targets=state.targets._replace(**copies)
+        )
 
     def check(self, spec: Spec) -> None:
         """Refuse, before anything starts, a spec this algorithm cannot learn."""

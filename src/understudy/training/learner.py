@@ -89,7 +89,7 @@ class Learner:
     ):
         self.transport = Transport(algorithm, learner, accelerated)
         self._algorithm, self._rows, self._members = algorithm, rows, len(learner.state.key)
-        self._observes = any(part is not None for part in learner.state.running)
+        self._observes = any(part is not None for part in learner.state.normalizer)
         self.learner = learner
         self.use_buffer(buffer, experience)
         self.restart_counting(0)

@@ -111,7 +111,7 @@ def move(learner: LearnerState, moved: dict[str, Array]) -> LearnerState:
 def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> LearnerState:
     """Take the steps of a chunk into the running statistics, one after the other, where there are
     any."""
-    if learner.state.running == (None, None):
+    if learner.state.normalizer == (None, None):
         return learner
     everyone = learner.open_return
     own = learner._replace(open_return=own_lanes(chunk, everyone))
@@ -131,10 +131,10 @@ def _observe_step(
     algorithm: Algorithm, learner: LearnerState, step: Step, valid: Bool[Array, " envs"]
 ) -> LearnerState:
     state, _, open_return = learner
-    if state.running.returns is not None:
+    if state.normalizer.returns is not None:
         open_return = state.hyper["gamma"] * open_return + step.reward
     state = algorithm.observe(state, step.observation, open_return, valid)
-    if state.running.returns is not None:
+    if state.normalizer.returns is not None:
         open_return = jnp.where(step.last | ~valid, 0.0, open_return)
     return learner._replace(state=state, open_return=open_return)
 

@@ -4,29 +4,23 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int32
 
 from clipped_policy import losses
 from clipped_policy.config import ClippedPolicyConfig
 from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.normalization import Running
 from understudy.algorithms.optim import adam, descend, initial_hyper
+from understudy.algorithms.train_state import NoTargets, TrainState
 from understudy.networks import CategoricalActor
 from understudy.networks.build import make_actor, make_value
 from understudy.networks.normalizer import Moments
 from understudy.ops.returns import gae
-from understudy.types import Discrete, Key, Scalar, Tree
+from understudy.types import Discrete
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     actor: Any
     critic: Any
-    moments: Tree
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
 
 
 class Policy(NamedTuple):
@@ -55,18 +49,18 @@ class ClippedPolicy(Algorithm):
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(CategoricalActor, spec, self.config, self.networks, actor_key, 0.01)
         critic = make_value(spec, self.config, self.networks, critic_key, 1.0, borrow=False)
-        return State(
-            actor=actor,
-            critic=critic,
-            moments=adam(0.5).init((actor, critic)),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(actor, critic),
+            targets=NoTargets(),
+            opt_state={"networks": adam(0.5).init((actor, critic))},
+            normalizer=normalization.begin(self.config, spec),
             hyper=initial_hyper(self.config),
             updates=jnp.int32(0),
             key=key,
         )
 
     def policy(self, state):
-        return Policy(state.actor, state.running.observation)
+        return Policy(state.params.actor, state.normalizer.observation)
 
     def choose(self, policy, noise, seen, first, key, explore):
         if not explore:
@@ -76,8 +70,11 @@ class ClippedPolicy(Algorithm):
         return action, noise, {"log_prob": choices.log_prob(action)}
 
     def prepare(self, state, batch):
-        steps = normalization.normalise_batch(state.running, batch)
-        value, after = state.critic(steps.observation), state.critic(steps.next_observation)
+        steps = normalization.normalise_batch(state.normalizer, batch)
+        value, after = (
+            state.params.critic(steps.observation),
+            state.params.critic(steps.next_observation),
+        )
         decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
         advantage = gae(steps.reward, steps.discount, steps.last, value, after, decay)
         standard = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
@@ -99,15 +96,18 @@ class ClippedPolicy(Algorithm):
             moved = jnp.mean(jnp.abs(losses.ratio(log_prob, batch) - 1.0))
             return policy + value, {"actor_loss": policy, "value_loss": value, "moved": moved}
 
-        (actor, critic), metrics = jax.grad(objective, has_aux=True)((state.actor, state.critic))
+        (actor, critic), metrics = jax.grad(objective, has_aux=True)(
+            (state.params.actor, state.params.critic)
+        )
         return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
 
     def apply(self, state, gradients):
-        networks, moments = descend(
-            adam(0.5), (gradients.actor, gradients.critic), state.moments,
-            (state.actor, state.critic), state.hyper["learning_rate"],
+        networks, opt_state = descend(
+            adam(0.5), (gradients.actor, gradients.critic), state.opt_state["networks"],
+            (state.params.actor, state.params.critic), state.hyper["learning_rate"],
         )  # fmt: skip
-        actor, critic = networks
         return state._replace(
-            actor=actor, critic=critic, moments=moments, updates=state.updates + 1
+            params=Params(*networks),
+            opt_state={"networks": opt_state},
+            updates=state.updates + 1,
         )

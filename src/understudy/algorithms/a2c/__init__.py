@@ -1,8 +1,8 @@
 """Advantage Actor-Critic, synchronous (Mnih et al., 2016)."""
 
-from understudy.algorithms.a2c.a2c import A2C, Policy, State
+from understudy.algorithms.a2c.a2c import A2C, Policy
 from understudy.algorithms.a2c.config import A2CConfig
 
 ALGORITHM = A2C
 
-__all__ = ["A2C", "ALGORITHM", "A2CConfig", "Policy", "State"]
+__all__ = ["A2C", "ALGORITHM", "A2CConfig", "Policy"]

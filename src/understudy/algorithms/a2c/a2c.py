@@ -14,8 +14,9 @@ from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared, distribution
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux, Index
-from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.normalization import normalised
 from understudy.algorithms.optim import adam, descend, initial_hyper, rmsprop
+from understudy.algorithms.train_state import NoTargets, TrainState
 from understudy.networks import (
     MLP,
     CategoricalActor,
@@ -50,14 +51,9 @@ from understudy.types import (
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     actor: Any
     critic: Any  # V; with a shared encoder it reads the actor's features
-    moments: Tree  # of both: one optimiser, one gradient norm
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
 
 
 class Policy(NamedTuple):
@@ -90,7 +86,7 @@ class A2C(Algorithm):
     needs_bounds = False
     config: A2CConfig
 
-    def init(self, spec: Spec, key: Key) -> State:
+    def init(self, spec: Spec, key: Key) -> TrainState:
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(
             self._head(spec), spec, self.config, self.networks, actor_key, POLICY_GAIN
@@ -105,11 +101,11 @@ class A2C(Algorithm):
             critic = make_value(
                 spec, self.config, self.networks, critic_key, VALUE_GAIN, borrow=remembers
             )
-        return State(
-            actor=actor,
-            critic=critic,
-            moments=self._optimiser().init((actor, critic)),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(actor, critic),
+            targets=NoTargets(),
+            opt_state={"networks": self._optimiser().init((actor, critic))},
+            normalizer=normalization.begin(self.config, spec),
             hyper=initial_hyper(self.config),
             updates=jnp.int32(0),
             key=key,
@@ -139,8 +135,8 @@ class A2C(Algorithm):
             config.epsilon_inside_root,
         )
 
-    def policy(self, state: State) -> Policy:
-        return Policy(state.actor, state.running.observation)
+    def policy(self, state: TrainState) -> Policy:
+        return Policy(state.params.actor, state.normalizer.observation)
 
     def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
         if not self.config.state_dependent_exploration:
@@ -180,9 +176,9 @@ class A2C(Algorithm):
         matrix = jnp.where(due[:, None, None], drawn, noise.matrix)
         return Exploration(matrix, (noise.age + 1) % interval)
 
-    def prepare(self, state: State, batch: Trajectory) -> Prepared:
+    def prepare(self, state: TrainState, batch: Trajectory) -> Prepared:
         """Advantages, which follow traces through time, and rows that no longer need to."""
-        steps = losses.only_valid(normalization.normalise_batch(state.running, batch))
+        steps = losses.only_valid(normalization.normalise_batch(state.normalizer, batch))
         value, next_value, observation = self._values(state, steps)
         trace_decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
         advantage = losses.advantages(steps, value, next_value, trace_decay)
@@ -202,10 +198,10 @@ class A2C(Algorithm):
             row=jnp.arange(steps.valid.size, dtype=jnp.int32),
         )
 
-    def _values(self, state: State, steps: Trajectory) -> tuple[Array, Array, Observation]:
+    def _values(self, state: TrainState, steps: Trajectory) -> tuple[Array, Array, Observation]:
         """V before and after each step, [time, envs], and what was seen before it, by rows: one
         environment after the other where there is a memory, otherwise one time after the other."""
-        value = partial(self._value, state.actor, state.critic)
+        value = partial(self._value, state.params.actor, state.params.critic)
         if steps.memory is None:
             seen = losses.rows(steps.observation)
             return value(steps.observation), value(steps.next_observation), seen
@@ -218,7 +214,7 @@ class A2C(Algorithm):
         return ()
 
     def gradients(
-        self, state: State, batch: Prepared, key: Key, due: tuple[()]
+        self, state: TrainState, batch: Prepared, key: Key, due: tuple[()]
     ) -> tuple[Gradients, Aux]:
         """One loss for policy and value."""
 
@@ -247,19 +243,23 @@ class A2C(Algorithm):
                 **addon_metrics,
             }
 
-        (actor, critic), metrics = jax.grad(objective, has_aux=True)((state.actor, state.critic))
+        (actor, critic), metrics = jax.grad(objective, has_aux=True)(
+            (state.params.actor, state.params.critic)
+        )
         return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
 
-    def apply(self, state: State, gradients: Gradients) -> State:
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         (actor, critic), moments = descend(
             self._optimiser(),
             (gradients.actor, gradients.critic),
-            state.moments,
-            (state.actor, state.critic),
+            state.opt_state["networks"],
+            (state.params.actor, state.params.critic),
             state.hyper["learning_rate"],
         )
         return state._replace(
-            actor=actor, critic=critic, moments=moments, updates=state.updates + 1
+            params=Params(actor, critic),
+            opt_state={"networks": moments},
+            updates=state.updates + 1,
         )
 
     def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
@@ -267,21 +267,23 @@ class A2C(Algorithm):
             return critic(actor.encoder(actor.senses(seen)))
         return lend(critic, actor)(seen)
 
-    def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
-        observation = normalised(state.running.observation, observation)
-        return self._value(state.actor, state.critic, observation)
+    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
+        observation = normalised(state.normalizer.observation, observation)
+        return self._value(state.params.actor, state.params.critic, observation)
 
-    def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
-        observation = normalised(state.running.observation, observation)
-        return distribution(state.actor, observation).log_prob(action)
+    def log_prob(
+        self, state: TrainState, observation: Array, action: Array
+    ) -> Float[Array, " batch"]:
+        observation = normalised(state.normalizer.observation, observation)
+        return distribution(state.params.actor, observation).log_prob(action)
 
     def evaluate_actions(
-        self, state: State, observation: Array, action: Array
+        self, state: TrainState, observation: Array, action: Array
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
         """Value, log-probability and entropy."""
-        observation = normalised(state.running.observation, observation)
-        chances = distribution(state.actor, observation)
-        value = self._value(state.actor, state.critic, observation)
+        observation = normalised(state.normalizer.observation, observation)
+        chances = distribution(state.params.actor, observation)
+        value = self._value(state.params.actor, state.params.critic, observation)
         return value, chances.log_prob(action), chances.entropy()
 
     def check(self, spec: Spec) -> None:

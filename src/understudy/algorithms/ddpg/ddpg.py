@@ -4,14 +4,14 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float
 
 from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux, Index
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
-from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.normalization import normalised
 from understudy.algorithms.optim import (
     adam,
     add_shared,
@@ -25,6 +25,7 @@ from understudy.algorithms.optim import (
     mean_over_steps,
     when,
 )
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.normalizer import Moments
@@ -33,17 +34,14 @@ from understudy.ops.targets import polyak
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     actor: Any
     critic: Any  # [critics, ...]
-    target_actor: Any
-    target_critic: Any
-    actor_moments: Tree
-    critic_moments: Tree
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
+
+
+class Targets(NamedTuple):
+    actor: Any
+    critic: Any
 
 
 class Policy(NamedTuple):
@@ -73,7 +71,7 @@ class DDPG(Algorithm):
     networks_in_state = ("actor", "critic")
     config: DDPGConfig
 
-    def init(self, spec: Spec, key: Key) -> State:
+    def init(self, spec: Spec, key: Key) -> TrainState:
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(
             DeterministicActor,
@@ -85,24 +83,21 @@ class DDPG(Algorithm):
         )
         critic = make_critics(spec, self.config, self.networks, critic_key)
         optimiser = adam(self.config.max_grad_norm)
-        return State(
-            actor=actor,
-            critic=critic,
-            target_actor=hard_copy(actor),
-            target_critic=hard_copy(critic),
-            actor_moments=optimiser.init(actor),
-            critic_moments=optimiser.init(critic),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(actor, critic),
+            targets=Targets(hard_copy(actor), hard_copy(critic)),
+            opt_state={"actor": optimiser.init(actor), "critic": optimiser.init(critic)},
+            normalizer=normalization.begin(self.config, spec),
             hyper=initial_hyper(self.config),
             updates=jnp.int32(0),
             key=key,
         )
 
-    def policy(self, state: State) -> Policy:
+    def policy(self, state: TrainState) -> Policy:
         hyper = state.hyper
         return Policy(
-            lend(state.actor, state.critic),
-            state.running.observation,
+            lend(state.params.actor, state.params.critic),
+            state.normalizer.observation,
             hyper["exploration_noise"],
             hyper["noise_theta"],
         )
@@ -138,26 +133,31 @@ class DDPG(Algorithm):
     def due(self, index: Index) -> Due:
         return Due(targets=every(index, self.config.target_update_interval))
 
-    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+    def gradients(
+        self, state: TrainState, batch: Batch, key: Key, due: Due
+    ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it."""
         addon_key, subset_key = jax.random.split(key)
-        critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
-        target_actor = lend(state.target_actor, state.target_critic)
-        then = seen_by_both(state.target_actor, critics, batch.next_observation)
+        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
+        target_actor = lend(state.targets.actor, state.targets.critic)
+        then = seen_by_both(state.targets.actor, critics, batch.next_observation)
         target = losses.critic_target(target_actor, critics, batch._replace(next_observation=then))
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
-        (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
+        (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
 
         looked_at = self.for_actor(state, batch)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, chosen(state.critic, 0), looked_at)
+            loss = losses.actor_loss(actor, chosen(state.params.critic, 0), looked_at)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
         (_, actor_metrics), actor_gradient, shared = differentiate_actor(
-            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+            actor_objective,
+            state.params.actor,
+            state.params.critic,
+            self.config.actor_trains_encoder,
         )
         critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
@@ -169,41 +169,38 @@ class DDPG(Algorithm):
             metrics, jnp.mean(jnp.abs(error), axis=0)
         )
 
-    def apply(self, state: State, gradients: Gradients) -> State:
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         optimiser = adam(self.config.max_grad_norm)
         critic, critic_moments = descend(
             optimiser,
             gradients.critic,
-            state.critic_moments,
-            state.critic,
+            state.opt_state["critic"],
+            state.params.critic,
             learning_rate(state.hyper, "critic"),
         )
         actor, actor_moments = descend(
             optimiser,
             gradients.actor,
-            state.actor_moments,
-            state.actor,
+            state.opt_state["actor"],
+            state.params.actor,
             learning_rate(state.hyper, "actor"),
         )
         target_actor, target_critic = when(
             gradients.due.targets,
             lambda: polyak(
-                (state.target_actor, state.target_critic), (actor, critic), state.hyper["tau"]
+                (state.targets.actor, state.targets.critic), (actor, critic), state.hyper["tau"]
             ),
-            lambda: (state.target_actor, state.target_critic),
+            lambda: (state.targets.actor, state.targets.critic),
         )
         return state._replace(
-            actor=actor,
-            critic=critic,
-            target_actor=target_actor,
-            target_critic=target_critic,
-            actor_moments=actor_moments,
-            critic_moments=critic_moments,
+            params=Params(actor, critic),
+            targets=Targets(target_actor, target_critic),
+            opt_state={"actor": actor_moments, "critic": critic_moments},
             updates=state.updates + 1,
         )
 
     def q_values(
-        self, state: State, observation: Array, action: Array
+        self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.running.observation, observation)
-        return evaluate_ensemble(state.critic, observation, action)
+        observation = normalised(state.normalizer.observation, observation)
+        return evaluate_ensemble(state.params.critic, observation, action)

@@ -10,7 +10,7 @@ from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm, Aux, Index, LossAddon
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
-from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.normalization import normalised
 from understudy.algorithms.optim import (
     adam,
     descend,
@@ -22,6 +22,7 @@ from understudy.algorithms.optim import (
     mean_over_steps,
     when,
 )
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks, evaluate_ensemble
 from understudy.networks.build import make_q_values
 from understudy.networks.normalizer import Moments
@@ -40,14 +41,12 @@ from understudy.types import (
 )
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     critic: Any  # [critics, ...]
-    target_critic: Any
-    critic_moments: Tree
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
+
+
+class Targets(NamedTuple):
+    critic: Any
 
 
 class Policy(NamedTuple):
@@ -86,24 +85,24 @@ class DDQN(Algorithm):
         if loss_addons:
             raise ConfigError("DDQN has no actor for loss add-ons to act on")
 
-    def init(self, spec: Spec, key: Key) -> State:
+    def init(self, spec: Spec, key: Key) -> TrainState:
         critic_key, key = jax.random.split(key)
         critic = make_q_values(
             spec, self.config, self.networks, critic_key, dueling=self.config.dueling
         )
         epsilon = jnp.float32(self.config.initial_epsilon)
-        return State(
-            critic=critic,
-            target_critic=hard_copy(critic),
-            critic_moments=adam(self.config.max_grad_norm).init(critic),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(critic),
+            targets=Targets(hard_copy(critic)),
+            opt_state={"critic": adam(self.config.max_grad_norm).init(critic)},
+            normalizer=normalization.begin(self.config, spec),
             hyper={**initial_hyper(self.config), "epsilon": epsilon},
             updates=jnp.int32(0),
             key=key,
         )
 
-    def policy(self, state: State) -> Policy:
-        return Policy(state.critic, state.running.observation, state.hyper["epsilon"])
+    def policy(self, state: TrainState) -> Policy:
+        return Policy(state.params.critic, state.normalizer.observation, state.hyper["epsilon"])
 
     def choose(
         self,
@@ -127,16 +126,18 @@ class DDQN(Algorithm):
     def due(self, index: Index) -> Due:
         return Due(targets=every(index, self.config.target_update_interval))
 
-    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+    def gradients(
+        self, state: TrainState, batch: Batch, key: Key, due: Due
+    ) -> tuple[Gradients, Aux]:
         """Nothing is drawn but the critics to ask, which are the same for every row."""
         target = losses.critic_target(
-            state.critic,
-            drawn_critics(state.target_critic, self.config.critic_subset, key),
+            state.params.critic,
+            drawn_critics(state.targets.critic, self.config.critic_subset, key),
             batch,
         )
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(
-            state.critic, batch, target, losses.COSTS[self.config.loss]
+            state.params.critic, batch, target, losses.COSTS[self.config.loss]
         )
         metrics = {
             "critic_loss": critic_loss,
@@ -145,33 +146,33 @@ class DDQN(Algorithm):
         }
         return Gradients(critic_gradient, due), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
-    def apply(self, state: State, gradients: Gradients) -> State:
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         critic, critic_moments = descend(
             adam(self.config.max_grad_norm),
             gradients.critic,
-            state.critic_moments,
-            state.critic,
+            state.opt_state["critic"],
+            state.params.critic,
             learning_rate(state.hyper, "critic"),
         )
         target_critic = when(
             gradients.due.targets,
-            lambda: polyak(state.target_critic, critic, state.hyper["tau"]),
-            lambda: state.target_critic,
+            lambda: polyak(state.targets.critic, critic, state.hyper["tau"]),
+            lambda: state.targets.critic,
         )
         return state._replace(
-            critic=critic,
-            target_critic=target_critic,
-            critic_moments=critic_moments,
+            params=Params(critic),
+            targets=Targets(target_critic),
+            opt_state={"critic": critic_moments},
             updates=state.updates + 1,
         )
 
     def q_values(
-        self, state: State, observation: Array, action: Int32[Array, " batch"]
+        self, state: TrainState, observation: Array, action: Int32[Array, " batch"]
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.running.observation, observation)
-        return losses.of_action(evaluate_ensemble(state.critic, observation), action)
+        observation = normalised(state.normalizer.observation, observation)
+        return losses.of_action(evaluate_ensemble(state.params.critic, observation), action)
 
-    def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
+    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """Of the best action, in the mean opinion of the critics."""
-        observation = normalised(state.running.observation, observation)
-        return jnp.max(losses.mean_q(state.critic, observation), axis=-1)
+        observation = normalised(state.normalizer.observation, observation)
+        return jnp.max(losses.mean_q(state.params.critic, observation), axis=-1)

@@ -1,8 +1,8 @@
 """Maximum a Posteriori Policy Optimisation (Abdolmaleki et al., 2018)."""
 
 from understudy.algorithms.mpo.config import MPOConfig
-from understudy.algorithms.mpo.mpo import MPO, Policy, State
+from understudy.algorithms.mpo.mpo import MPO, Policy
 
 ALGORITHM = MPO
 
-__all__ = ["ALGORITHM", "MPO", "MPOConfig", "Policy", "State"]
+__all__ = ["ALGORITHM", "MPO", "MPOConfig", "Policy"]

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux, Index
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
-from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.normalization import normalised
 from understudy.algorithms.optim import (
     adam,
     add_shared,
@@ -26,6 +26,7 @@ from understudy.algorithms.optim import (
     mean_over_steps,
     when,
 )
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics, make_q_values
 from understudy.networks.normalizer import Moments
@@ -47,19 +48,15 @@ from understudy.types import (
 LOWEST_DUAL = -18.0  # before softplus: a multiplier of 1.5e-8, from where it still comes back
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     actor: Any
     critic: Any  # [critics, ...]
-    target_actor: Any
-    target_critic: Any
     duals: dict[str, Array]  # temperatures and multipliers, before softplus
-    actor_moments: Tree
-    critic_moments: Tree
-    dual_moments: Tree
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
+
+
+class Targets(NamedTuple):
+    actor: Any
+    critic: Any
 
 
 class Policy(NamedTuple):
@@ -88,7 +85,7 @@ class MPO(Algorithm):
     networks_in_state = ("actor", "critic")
     config: MPOConfig
 
-    def init(self, spec: Spec, key: Key) -> State:
+    def init(self, spec: Spec, key: Key) -> TrainState:
         actor_key, critic_key, key = jax.random.split(key, 3)
         discrete = isinstance(spec.action, Discrete)
         gaussian = partial(BoundedGaussianActor, initial_std=self.config.initial_std)
@@ -99,16 +96,15 @@ class MPO(Algorithm):
         critic = make(spec, self.config, self.networks, critic_key)
         duals = self._initial_duals(spec)
         optimiser = adam(self.config.max_grad_norm)
-        return State(
-            actor=actor,
-            critic=critic,
-            target_actor=hard_copy(actor),
-            target_critic=hard_copy(critic),
-            duals=duals,
-            actor_moments=optimiser.init(actor),
-            critic_moments=optimiser.init(critic),
-            dual_moments=adam(None).init(duals),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(actor, critic, duals),
+            targets=Targets(hard_copy(actor), hard_copy(critic)),
+            opt_state={
+                "actor": optimiser.init(actor),
+                "critic": optimiser.init(critic),
+                "duals": adam(None).init(duals),
+            },
+            normalizer=normalization.begin(self.config, spec),
             hyper=initial_hyper(self.config),
             updates=jnp.int32(0),
             key=key,
@@ -126,8 +122,8 @@ class MPO(Algorithm):
                 start["penalty_temperature"] = jnp.float32(config.initial_temperature)
         return {name: _before_softplus(value) for name, value in start.items()}
 
-    def policy(self, state: State) -> Policy:
-        return Policy(lend(state.actor, state.critic), state.running.observation)
+    def policy(self, state: TrainState) -> Policy:
+        return Policy(lend(state.params.actor, state.params.critic), state.normalizer.observation)
 
     def choose(
         self,
@@ -144,7 +140,7 @@ class MPO(Algorithm):
             action = jnp.clip(action, -1.0, 1.0)
         return action, noise, {}
 
-    def prepare(self, state: State, batch: Batch) -> Batch:
+    def prepare(self, state: TrainState, batch: Batch) -> Batch:
         """Scale weights to a mean of 1 over the batch: means over rows, and means of shards' means,
         are then Σ w·x / Σ w, which the constraints bound."""
         batch = super().prepare(state, batch)
@@ -157,20 +153,22 @@ class MPO(Algorithm):
     def due(self, index: Index) -> Due:
         return Due(targets=every(index, self.config.target_update_interval))
 
-    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+    def gradients(
+        self, state: TrainState, batch: Batch, key: Key, due: Due
+    ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
-        critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
-        target_actor = lend(state.target_actor, state.target_critic)
+        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
+        target_actor = lend(state.targets.actor, state.targets.critic)
         seen, then = (
-            seen_by_both(state.target_actor, state.target_critic, moment)
+            seen_by_both(state.targets.actor, state.targets.critic, moment)
             for moment in (batch.observation, batch.next_observation)
         )
         following = self._options(target_actor, critics, then, there, batch.row)
         target = losses.critic_target(batch, following)
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
-        (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
-        options = self._options(target_actor, state.target_critic, seen, here, batch.row)
+        (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
+        options = self._options(target_actor, state.targets.critic, seen, here, batch.row)
         actor_gradient, shared, dual_gradient, metrics = self._improve(
             state, batch, options, addon_key
         )
@@ -181,12 +179,12 @@ class MPO(Algorithm):
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def _improve(
-        self, state: State, batch: Batch, options: losses.Options, key: Key
+        self, state: TrainState, batch: Batch, options: losses.Options, key: Key
     ) -> tuple[Any, Any, dict[str, Array], Metrics]:
         """E-step, M-step and their multipliers: the gradients of the actor, of what it shares
         with the critics, and of the duals."""
         wanted = losses.objectives(options, self.config.penalise_actions)
-        values = jax.tree.map(jax.nn.softplus, state.duals)
+        values = jax.tree.map(jax.nn.softplus, state.params.duals)
         improved = losses.improve(wanted, values, options.log_prior)
 
         def actor_objective(actor: Any) -> tuple[Scalar, tuple[dict[str, Array], Metrics]]:
@@ -200,9 +198,12 @@ class MPO(Algorithm):
             return total, (kls, {"actor_loss": total, "entropy": entropy, **addon_metrics})
 
         (_, (kls, actor_metrics)), actor_gradient, shared = differentiate_actor(
-            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+            actor_objective,
+            state.params.actor,
+            state.params.critic,
+            self.config.actor_trains_encoder,
         )
-        epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.duals}
+        epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.params.duals}
 
         def dual_objective(duals: dict[str, Array]) -> Scalar:
             values = jax.tree.map(jax.nn.softplus, duals)
@@ -210,7 +211,7 @@ class MPO(Algorithm):
             loss = losses.temperature_loss(values, wanted, epsilon, prior, weight)
             return loss + losses.multiplier_loss(values, kls, epsilon)
 
-        dual_loss, dual_gradient = jax.value_and_grad(dual_objective)(state.duals)
+        dual_loss, dual_gradient = jax.value_and_grad(dual_objective)(state.params.duals)
         metrics = {
             "dual_loss": dual_loss,
             **{name: jnp.mean(kl) for name, kl in kls.items()},
@@ -219,34 +220,35 @@ class MPO(Algorithm):
         }
         return actor_gradient, shared, dual_gradient, metrics
 
-    def apply(self, state: State, gradients: Gradients) -> State:
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         optimiser = adam(self.config.max_grad_norm)
         rate = {name: learning_rate(state.hyper, name) for name in ("actor", "critic", "dual")}
         actor, actor_moments = descend(
-            optimiser, gradients.actor, state.actor_moments, state.actor, rate["actor"]
+            optimiser, gradients.actor, state.opt_state["actor"], state.params.actor, rate["actor"]
         )
         critic, critic_moments = descend(
-            optimiser, gradients.critic, state.critic_moments, state.critic, rate["critic"]
+            optimiser,
+            gradients.critic,
+            state.opt_state["critic"],
+            state.params.critic,
+            rate["critic"],
         )
         duals, dual_moments = descend(
-            adam(None), gradients.duals, state.dual_moments, state.duals, rate["dual"]
+            adam(None), gradients.duals, state.opt_state["duals"], state.params.duals, rate["dual"]
         )
         target_actor, target_critic = when(
             gradients.due.targets,
             lambda: polyak(
-                (state.target_actor, state.target_critic), (actor, critic), state.hyper["tau"]
+                (state.targets.actor, state.targets.critic), (actor, critic), state.hyper["tau"]
             ),
-            lambda: (state.target_actor, state.target_critic),
+            lambda: (state.targets.actor, state.targets.critic),
         )
         return state._replace(
-            actor=actor,
-            critic=critic,
-            target_actor=target_actor,
-            target_critic=target_critic,
-            duals={name: self._bounded(name, dual) for name, dual in duals.items()},
-            actor_moments=actor_moments,
-            critic_moments=critic_moments,
-            dual_moments=dual_moments,
+            params=Params(
+                actor, critic, {name: self._bounded(name, dual) for name, dual in duals.items()}
+            ),
+            targets=Targets(target_actor, target_critic),
+            opt_state={"actor": actor_moments, "critic": critic_moments, "duals": dual_moments},
             updates=state.updates + 1,
         )
 
@@ -266,23 +268,25 @@ class MPO(Algorithm):
         return losses.drawn_options(policy, critics, observation, noise)
 
     def q_values(
-        self, state: State, observation: Array, action: Array
+        self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.running.observation, observation)
-        return losses.q_values(state.critic, observation, action)
+        observation = normalised(state.normalizer.observation, observation)
+        return losses.q_values(state.params.critic, observation, action)
 
-    def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
+    def log_prob(
+        self, state: TrainState, observation: Array, action: Array
+    ) -> Float[Array, " batch"]:
         """Of the Gaussian itself, for continuous actions: before draws are clipped."""
-        actor = lend(state.actor, state.critic)
-        return actor(normalised(state.running.observation, observation)).log_prob(action)
+        actor = lend(state.params.actor, state.params.critic)
+        return actor(normalised(state.normalizer.observation, observation)).log_prob(action)
 
-    def value(self, state: State, observation: Array) -> Float[Array, " batch"]:
+    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """E[Q(s, a)] under the policy: exact for discrete actions, else over draws that are the
         same until the next update."""
-        observation = normalised(state.running.observation, observation)
+        observation = normalised(state.normalizer.observation, observation)
         row = jnp.arange(len(observation))
-        actor = lend(state.actor, state.critic)
-        return self._options(actor, state.critic, observation, state.key, row).value
+        actor = lend(state.params.actor, state.params.critic)
+        return self._options(actor, state.params.critic, observation, state.key, row).value
 
 
 def _before_softplus(value: Array) -> Array:

@@ -1,8 +1,8 @@
 """Soft Actor-Critic (Haarnoja et al., 2018)."""
 
 from understudy.algorithms.sac.config import SACConfig
-from understudy.algorithms.sac.sac import SAC, Policy, State
+from understudy.algorithms.sac.sac import SAC, Policy
 
 ALGORITHM = SAC
 
-__all__ = ["ALGORITHM", "SAC", "Policy", "SACConfig", "State"]
+__all__ = ["ALGORITHM", "SAC", "Policy", "SACConfig"]

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux, Index
-from understudy.algorithms.normalization import Running, normalised
+from understudy.algorithms.normalization import normalised
 from understudy.algorithms.optim import (
     adam,
     add_shared,
@@ -27,6 +27,7 @@ from understudy.algorithms.optim import (
 )
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import CategoricalActor, SquashedGaussianActor, lend
 from understudy.networks.build import make_actor, make_critics, make_q_values
 from understudy.networks.normalizer import Moments
@@ -52,18 +53,14 @@ from understudy.types import (
 SMALLEST_ENTROPY_COEFF = 1e-8  # where a directly learned temperature is held above zero
 
 
-class State(NamedTuple):
+class Params(NamedTuple):
     actor: Any
     critic: Any  # [critics, ...]
-    target_critic: Any
     temperature: Scalar  # log α, or α itself (use_log_entropy=False)
-    actor_moments: Tree
-    critic_moments: Tree
-    temperature_moments: Tree
-    running: Running
-    hyper: dict[str, Scalar]
-    updates: Int32[Array, ""]
-    key: Key
+
+
+class Targets(NamedTuple):
+    critic: Any
 
 
 class Policy(NamedTuple):
@@ -92,7 +89,7 @@ class SAC(Algorithm):
     networks_in_state = ("actor", "critic")
     config: SACConfig
 
-    def init(self, spec: Spec, key: Key) -> State:
+    def init(self, spec: Spec, key: Key) -> TrainState:
         actor_key, critic_key, key = jax.random.split(key, 3)
         discrete = isinstance(spec.action, Discrete)
         head = CategoricalActor if discrete else SquashedGaussianActor
@@ -105,22 +102,22 @@ class SAC(Algorithm):
         optimiser = adam(self.config.max_grad_norm)
         hyper = initial_hyper(self.config)
         hyper.setdefault("target_entropy", jnp.float32(default_target_entropy(spec.action)))
-        return State(
-            actor=actor,
-            critic=critic,
-            target_critic=hard_copy(critic),
-            temperature=temperature,
-            actor_moments=optimiser.init(actor),
-            critic_moments=optimiser.init(critic),
-            temperature_moments=adam(None).init(temperature),
-            running=normalization.begin(self.config, spec),
+        return TrainState(
+            params=Params(actor, critic, temperature),
+            targets=Targets(hard_copy(critic)),
+            opt_state={
+                "actor": optimiser.init(actor),
+                "critic": optimiser.init(critic),
+                "temperature": adam(None).init(temperature),
+            },
+            normalizer=normalization.begin(self.config, spec),
             hyper=hyper,
             updates=jnp.int32(0),
             key=key,
         )
 
-    def policy(self, state: State) -> Policy:
-        return Policy(lend(state.actor, state.critic), state.running.observation)
+    def policy(self, state: TrainState) -> Policy:
+        return Policy(lend(state.params.actor, state.params.critic), state.normalizer.observation)
 
     def choose(
         self,
@@ -149,19 +146,21 @@ class SAC(Algorithm):
     def due(self, index: Index) -> Due:
         return Due(targets=every(index, self.config.target_update_interval))
 
-    def gradients(self, state: State, batch: Batch, key: Key, due: Due) -> tuple[Gradients, Aux]:
+    def gradients(
+        self, state: TrainState, batch: Batch, key: Key, due: Due
+    ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         coeff = self.entropy_coeff(state)
-        critics = drawn_critics(state.target_critic, self.config.critic_subset, subset_key)
+        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
         looked_at = self.for_actor(state, batch)
         reduction = pessimistic if self.config.critic_subset is None else losses.average
         target, loss_of_actor = objectives(
             state, critics, batch, looked_at, coeff, noise_key, reduction
         )
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
-        (critic_loss, error), critic_gradient = differentiate(state.critic, batch, target)
+        (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
 
         def actor_objective(actor: Any) -> tuple[Scalar, tuple[Array, Metrics]]:
             loss, log_prob = loss_of_actor(actor)
@@ -169,10 +168,13 @@ class SAC(Algorithm):
             return loss + extra, (log_prob, addon_metrics)
 
         (actor_loss, (log_prob, addon_metrics)), actor_gradient, shared = differentiate_actor(
-            actor_objective, state.actor, state.critic, self.config.actor_trains_encoder
+            actor_objective,
+            state.params.actor,
+            state.params.critic,
+            self.config.actor_trains_encoder,
         )
         entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
-            state.temperature, log_prob, state.hyper["target_entropy"], batch.weight
+            state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
         )
         metrics = {
             "actor_loss": actor_loss,
@@ -188,21 +190,25 @@ class SAC(Algorithm):
         gradients = Gradients(actor_gradient, critic_gradient, temperature_gradient, due)
         return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
-    def apply(self, state: State, gradients: Gradients) -> State:
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         optimiser = adam(self.config.max_grad_norm)
         rate = {name: learning_rate(state.hyper, name) for name in ("actor", "critic", "entropy")}
         actor, actor_moments = descend(
-            optimiser, gradients.actor, state.actor_moments, state.actor, rate["actor"]
+            optimiser, gradients.actor, state.opt_state["actor"], state.params.actor, rate["actor"]
         )
         critic, critic_moments = descend(
-            optimiser, gradients.critic, state.critic_moments, state.critic, rate["critic"]
+            optimiser,
+            gradients.critic,
+            state.opt_state["critic"],
+            state.params.critic,
+            rate["critic"],
         )
         target_critic = when(
             gradients.due.targets,
-            lambda: polyak(state.target_critic, critic, state.hyper["tau"]),
-            lambda: state.target_critic,
+            lambda: polyak(state.targets.critic, critic, state.hyper["tau"]),
+            lambda: state.targets.critic,
         )
-        temperature, temperature_moments = state.temperature, state.temperature_moments
+        temperature, temperature_moments = state.params.temperature, state.opt_state["temperature"]
         if self.config.entropy_coeff is None:
             temperature, temperature_moments = descend(
                 adam(None), gradients.temperature, temperature_moments, temperature, rate["entropy"]
@@ -210,32 +216,38 @@ class SAC(Algorithm):
             if not self.config.use_log_entropy:
                 temperature = jnp.maximum(temperature, SMALLEST_ENTROPY_COEFF)
         return state._replace(
-            actor=actor,
-            critic=critic,
-            target_critic=target_critic,
-            temperature=temperature,
-            actor_moments=actor_moments,
-            critic_moments=critic_moments,
-            temperature_moments=temperature_moments,
+            params=Params(actor, critic, temperature),
+            targets=Targets(target_critic),
+            opt_state={
+                "actor": actor_moments,
+                "critic": critic_moments,
+                "temperature": temperature_moments,
+            },
             updates=state.updates + 1,
         )
 
-    def entropy_coeff(self, state: State) -> Scalar:
+    def entropy_coeff(self, state: TrainState) -> Scalar:
         """The temperature α of this moment, fixed or learned."""
         if self.config.entropy_coeff is not None:
             return state.hyper["entropy_coeff"]
-        return jnp.exp(state.temperature) if self.config.use_log_entropy else state.temperature
+        return (
+            jnp.exp(state.params.temperature)
+            if self.config.use_log_entropy
+            else state.params.temperature
+        )
 
     def q_values(
-        self, state: State, observation: Array, action: Array
+        self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.running.observation, observation)
-        return losses.taken_q(state.critic, observation, action)
+        observation = normalised(state.normalizer.observation, observation)
+        return losses.taken_q(state.params.critic, observation, action)
 
-    def log_prob(self, state: State, observation: Array, action: Array) -> Float[Array, " batch"]:
-        actor = lend(state.actor, state.critic)
-        answer = actor(normalised(state.running.observation, observation))
-        if isinstance(state.actor, CategoricalActor):
+    def log_prob(
+        self, state: TrainState, observation: Array, action: Array
+    ) -> Float[Array, " batch"]:
+        actor = lend(state.params.actor, state.params.critic)
+        answer = actor(normalised(state.normalizer.observation, observation))
+        if isinstance(state.params.actor, CategoricalActor):
             return answer.log_prob(action)
         return squashed_gaussian_log_prob(action, *answer)
 
@@ -249,7 +261,7 @@ ActorLoss = Callable[[Any], tuple[Scalar, Float[Array, " batch"]]]
 
 
 def objectives(
-    state: State,
+    state: TrainState,
     target_critic: Any,
     batch: Batch,
     for_actor: Batch,
@@ -260,7 +272,7 @@ def objectives(
     """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
     for every row over continuous ones. (The actor's class is known when a program is traced.)
     `reduction` makes one value of the critics' in the actor's loss."""
-    actor, critic = lend(state.actor, state.critic), state.critic
+    actor, critic = lend(state.params.actor, state.params.critic), state.params.critic
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
         return target, lambda actor: losses.discrete_actor_loss(

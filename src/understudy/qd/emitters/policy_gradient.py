@@ -55,7 +55,7 @@ class PolicyGradient(Emitter):
     def ask(
         self, state: LearnerState, repertoire: Repertoire, experience: ReplayState | None, key: Key
     ) -> Tree:
-        greedy = jax.tree.map(lambda leaf: leaf[None], state.state.actor)
+        greedy = jax.tree.map(lambda leaf: leaf[None], state.state.params.actor)
         if self.size == 1:
             return greedy
         parents_key, climb_key = jax.random.split(key)
@@ -67,7 +67,7 @@ class PolicyGradient(Emitter):
         """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
         one draw a step, and one product with the critic for all."""
         optimiser = adam(None)
-        critic, step_size = chosen(state.state.critic, 0), jnp.float32(self._step_size)
+        critic, step_size = chosen(state.state.params.critic, 0), jnp.float32(self._step_size)
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
             batch, _ = sample_batch(self._td3, self._buffer, state.state, experience, key)
