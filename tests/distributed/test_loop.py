@@ -135,7 +135,8 @@ def test_replay_on_the_host():
     agent = sac(config=dict(replay_storage="host"))
     train(agent, 100)
     trainer = agent._ensure_trainer()
-    assert trainer.experience._film.num_stored().sum() == agent.steps == 100
+    stored = trainer.buffer.num_stored(trainer.experience)
+    assert stored.sum() == agent.steps == 100
     assert trainer.position.updates == 100 - LEARNING_FROM
     agent.close()
 
