@@ -62,6 +62,11 @@ def test_a_run_goes_on_in_mid_chunk_to_the_bit(tmp_path, kind, settings):
     compare(tmp_path, kind, PENDULUM, chunk_steps=7, **settings)
 
 
+@pytest.mark.fault(30, "in the middle of a rollout")
+def test_a_run_goes_on_in_mid_rollout_to_the_bit(tmp_path):
+    compare(tmp_path, "A2C", CART, horizon=7)
+
+
 @pytest.mark.slow
 @pytest.mark.fault(30, "prioritised replay")
 @pytest.mark.parametrize("env", [CART, NATIVE_CART])

@@ -27,6 +27,7 @@ from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import step_rows
 from understudy.training.trainer import Setting, Trainer
+from understudy.types import Tree
 
 ACCELERATOR_CHUNK = 8  # steps; see docs/design.md for what they cost and save
 
@@ -48,7 +49,7 @@ class HostTrainer(Trainer):
         )
         self._on_policy = setting.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
-        self._acting_policy = self.learning.policy()
+        self._acting_policy: Tree = self._newest_policy()
 
     def _choose_chunk_steps(self) -> int:
         """Steps of a chunk: a whole rollout, what was set, or what suits the device."""
@@ -76,11 +77,14 @@ class HostTrainer(Trainer):
         is learned from first.)"""
         if self._on_policy:
             self._learn()
-        lasting = self._chunk_steps > 1 and not self._on_policy
-        self._acting_policy = self.learning.policy(lasting)
+        self._acting_policy = self._newest_policy()
         self._act()
         if not self._on_policy:
             self._learn()
+
+    def _newest_policy(self) -> Tree:
+        """For a whole chunk. Within a rollout the learner is not called, so its arrays stay."""
+        return self.learning.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
 
     def _act(self) -> None:
         random = self.update_schedule.random(self.position.iterations)
@@ -108,7 +112,10 @@ class HostTrainer(Trainer):
         self.position.updates += sum(owed)
 
     def restore(self, snapshot: Snapshot) -> None:
+        self._acting_policy = None
         super().restore(snapshot)
+        if self._acting_policy is None:  # the checkpoint holds none but the learner's
+            self._acting_policy = self._newest_policy()
         self.learning.restart_counting(self.position.updates)
 
     def _name_acting(self) -> Named:
