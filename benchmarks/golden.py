@@ -62,7 +62,12 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"^learner/((?:.*\.)?state)\.target_(actor|critic)\b", r"learner/\1.targets.\2"),
     (r"^learner/((?:.*\.)?state)\.(\w+)_moments\b", r"learner/\1.opt_state.\2"),
     (r"^learner/((?:.*\.)?state)\.opt_state\.dual\b", r"learner/\1.opt_state.duals"),
-    (r"^learner/((?:.*\.)?state)\.moments\b", r"learner/\1.opt_state.networks"),
+    # A2C's optimizer was one for both networks, and clipping was a part of every optimizer.
+    (r"^learner/((?:.*\.)?state)\.moments\.1\.", r"learner/\1.moments."),
+    (r"^learner/((?:.*\.)?state)\.moments\.(\w+)\.0\.", r"learner/\1.opt_state.actor.\2."),
+    (r"^learner/((?:.*\.)?state)\.moments\.(\w+)\.1\.", r"learner/\1.opt_state.critic.\2."),
+    (r"^learner/((?:.*\.)?state)\.moments\.count$", r"learner/\1.opt_state.actor.count"),
+    (r"^(learner/(?:.*\.)?state\.opt_state\.\w+)\.1\.(count|mu|nu)\b", r"\1.\2"),
     (r"^learner/((?:.*\.)?state)\.running\b", r"learner/\1.normalizer"),
     (r"^world/experience\.memory$", "world/experience.recurrent_state"),
 ]
@@ -72,6 +77,12 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     "*": {
         r"^world/acting\.(.*\.)?(blocks?|(seen|chunk)\..*)$": "steps are stored by field, not as "
         "bytes, and apart from what is acted on next",
+    },
+    "a2c-minibatches": {
+        r"\.opt_state\.critic\.count$": "each network has an optimizer of its own",
+    },
+    "sac-nstep": {
+        r"\.opt_state\.temperature\.": "a temperature that is fixed has no optimizer",
     },
     "pga-me": {
         r"^world/experience\.storage\.": "rows that are no steps are no longer written to the slot "

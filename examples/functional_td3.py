@@ -24,7 +24,7 @@ def main(steps: int = 3_000) -> None:
         chunk = Chunk.of_one_step(Step(*(x[None] for x in what)), jnp.ones(1, bool))
         replay = buffer.add(replay, chunk)
         batch, _ = buffer.sample(replay, keys[2], state.hyper)
-        gradients, _ = td3.gradients(state, batch, keys[3], td3.due(index))
+        gradients, _ = td3.gradients(state, batch, keys[3], td3.update_mask(index))
         fresh, going_on = env.reset(keys[4]), (after.state, after.observation)
         world, seen = jax.tree.map(lambda a, b: jnp.where(over, a, b), fresh, going_on)
         return td3.apply(state, gradients), replay, world, seen, after.reward

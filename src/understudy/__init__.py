@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from understudy.agent import Agent, load
+    from understudy.agent.agents import A2C, DDPG, DDQN, MPO, SAC, TD3
     from understudy.agent.illumination import PGAME, MAPElites
     from understudy.agent.repertoire import Repertoire
     from understudy.algorithms.a2c import A2CConfig
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from understudy.qd.run import QDRunConfig
     from understudy.runs.run import RunConfig
     from understudy.types import UnderstudyError
-
-    A2C: type[Agent]
-    DDPG: type[Agent]
-    DDQN: type[Agent]
-    MPO: type[Agent]
-    SAC: type[Agent]
-    TD3: type[Agent]
 
 __all__ = [
     "A2C",
@@ -78,6 +72,13 @@ _PACKAGES = (
     "sweep", "training",
 )  # fmt: skip
 _HOME = {
+    **dict.fromkeys(("A2C", "DDPG", "DDQN", "MPO", "SAC", "TD3"), "agent.agents"),
+    "A2CConfig": "algorithms.a2c",
+    "DDPGConfig": "algorithms.ddpg",
+    "DDQNConfig": "algorithms.ddqn",
+    "MPOConfig": "algorithms.mpo",
+    "SACConfig": "algorithms.sac",
+    "TD3Config": "algorithms.td3",
     "Agent": "agent",
     "Cluster": "distributed.config",
     "Descriptor": "envs.descriptors",
@@ -107,11 +108,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    if name in __all__:  # the rest are algorithms and their configs
-        if name.endswith("Config"):
-            folder = name.removesuffix("Config").lower()
-            return getattr(importlib.import_module(f"{__name__}.algorithms.{folder}"), name)
-        return importlib.import_module(f"{__name__}.agent").agent_class(name)
     raise AttributeError(f"module 'understudy' has no attribute '{name}'")
 
 

@@ -45,8 +45,9 @@ class Case:
         self.apply = compiled(self.algorithm, "apply")
         self.act = compiled(self.algorithm, "act")
         self._mode = jax.jit(lambda actor, observation: actor.mode(observation))
-        self._gradients = jax.jit(lambda s, b, k: self.algorithm.gradients(s, b, k, ()))
-        self._update = jax.jit(lambda s, b, k: self.algorithm.update(s, b, k, ()))
+        mask = self.algorithm.update_mask(0)
+        self._gradients = jax.jit(lambda s, b, k: self.algorithm.gradients(s, b, k, mask))
+        self._update = jax.jit(lambda s, b, k: self.algorithm.update(s, b, k, mask))
 
     def batch(self):
         return self.prepare(self.state, self.rollout())

@@ -120,9 +120,9 @@ class Case:
         )
         self.state = distinct_targets(self.algorithm.init(SPEC, KEY))
         self._answer = jax.jit(lambda actor, observation: actor(observation))
-        due = self.algorithm.due
-        self.raw_gradients = lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i))
-        self.raw_update = lambda s, b, k, i: self.algorithm.update(s, b, k, due(i))
+        mask = self.algorithm.update_mask
+        self.raw_gradients = lambda s, b, k, i: self.algorithm.gradients(s, b, k, mask(i))
+        self.raw_update = lambda s, b, k, i: self.algorithm.update(s, b, k, mask(i))
         self._gradients = jax.jit(self.raw_gradients)
         self._update = jax.jit(self.raw_update)
         self.apply = compiled(self.algorithm, "apply")

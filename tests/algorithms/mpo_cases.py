@@ -58,9 +58,9 @@ class Case:
             ),
         )
         self._policy = jax.jit(lambda actor, observation: actor(observation))
-        due = self.algorithm.due
-        self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i)))
-        self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, due(i)))
+        mask = self.algorithm.update_mask
+        self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, mask(i)))
+        self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, mask(i)))
 
     def gradients(self, state=None, batch=None, key=KEY, index=0):
         state = self.state if state is None else state

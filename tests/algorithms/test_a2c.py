@@ -9,7 +9,8 @@ from algorithm_cases import changed, close, mapped, same
 from by_hand import derivative, network, numbers
 
 from understudy.algorithms.aux_losses import action_penalty
-from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.base import Algorithm
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.types import Trajectory
 
 
@@ -40,8 +41,8 @@ def test_the_gradient_is_that_of_the_loss_by_hand(kind, shared):
         return policy + 0.7 * error + 0.3 * entropy
 
     assert float(aux.metrics["loss"]) == pytest.approx(total(None), rel=1e-4)
-    close(jax.tree.leaves(gradients.actor), derivative(total, actor), 2e-4)
-    close(jax.tree.leaves(gradients.critic), derivative(total, critic), 2e-4)
+    close(jax.tree.leaves(gradients.params.actor), derivative(total, actor), 2e-4)
+    close(jax.tree.leaves(gradients.params.critic), derivative(total, critic), 2e-4)
     np.testing.assert_allclose(aux.priorities, np.abs(batch.advantage))
 
 
@@ -69,7 +70,7 @@ def test_a2c_is_ppo_with_one_epoch_of_the_whole_rollout(kind):
 
     gradients, _ = made.gradients(batch)
     want = ppo((made.state.params.actor, made.state.params.critic))
-    close((gradients.actor, gradients.critic), want, 1e-5)
+    close((gradients.params.actor, gradients.params.critic), want, 1e-5)
 
 
 # -- advantages -----------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def test_a_rollout_without_steps_teaches_nothing(normalise):
     batch = made.prepare(made.state, made.rollout()._replace(valid=jnp.zeros((6, 2), bool)))
     assert same(batch.weight, np.zeros(12))
     gradients, aux = made.gradients(batch)
-    assert not any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradients))
+    assert not any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradients.params))
     assert float(aux.metrics["loss"]) == 0.0
 
 
@@ -240,7 +241,7 @@ def test_rmsprop_by_hand(inside, max_grad_norm):
     made = case(
         "discrete",
         epsilon_inside_root=inside,
-        rmsprop_epsilon=epsilon,
+        optimizer_epsilon=epsilon,
         rmsprop_decay=decay,
         max_grad_norm=max_grad_norm,
     )
@@ -250,7 +251,7 @@ def test_rmsprop_by_hand(inside, max_grad_norm):
     for _ in range(2):
         moved = plain.state._replace(params=state.params)
         gradients, _ = plain.gradients(state=moved)
-        g = numbers((gradients.actor, gradients.critic))
+        g = numbers((gradients.params.actor, gradients.params.critic))
         norm = np.sqrt(sum((x**2).sum() for x in g))
         assert norm > 0.05
         g = [x * (min(1.0, max_grad_norm / norm) if max_grad_norm else 1.0) for x in g]
@@ -261,12 +262,22 @@ def test_rmsprop_by_hand(inside, max_grad_norm):
         close(numbers((state.params.actor, state.params.critic)), weights, 1e-4)
 
 
-def test_adam_is_the_other_optimiser():
+def test_each_network_may_have_a_step_size_of_its_own():
+    made, plain = case("discrete", actor_learning_rate=3e-2), case("discrete")
+    gradients, _ = plain.gradients()
+    own, common = (one.apply(one.state, gradients).params for one in (made, plain))
+    assert same(own.critic, common.critic)
+    trees = (made.state.params.actor, own.actor, common.actor)
+    for before, moved, usual in zip(*map(numbers, trees), strict=True):
+        np.testing.assert_allclose(moved - before, 3 * (usual - before), rtol=1e-3, atol=1e-6)
+
+
+def test_adam_is_another_optimizer():
     """Its first step is the step size, in the gradient's direction."""
-    made = case("discrete", optimiser="adam", max_grad_norm=None)
+    made = case("discrete", optimizer="adam", max_grad_norm=None)
     gradients, _ = case("discrete").gradients()
     new = made.apply(made.state, gradients)
-    every = (gradients, made.state.params, new.params)
+    every = (gradients.params, made.state.params, new.params)
     trees = [(one.actor, one.critic) for one in every]
     for gradient, before, after in zip(*map(numbers, trees), strict=True):
         large = np.abs(gradient) > 1e-4
@@ -332,7 +343,7 @@ def test_a_shared_encoder_lives_once_and_hears_both_losses():
     policy_only = made.gradients(batch, made.with_hyper(value_coeff=0.0, entropy_coeff=0.0))[0]
     value_only = made.gradients(silent, made.with_hyper(entropy_coeff=0.0))[0]
     for gradients in (policy_only, value_only):
-        assert all(np.abs(x).max() > 1e-6 for x in jax.tree.leaves(gradients.actor.encoder))
+        assert all(np.abs(x).max() > 1e-6 for x in jax.tree.leaves(gradients.params.actor.encoder))
     plain = case("discrete")
     separate = plain.gradients(silent, plain.with_hyper(entropy_coeff=0.0))[0]
-    assert all(np.array_equal(x, 0 * np.asarray(x)) for x in jax.tree.leaves(separate.actor))
+    assert all(np.array_equal(x, 0 * np.asarray(x)) for x in jax.tree.leaves(separate.params.actor))

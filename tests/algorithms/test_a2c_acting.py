@@ -12,7 +12,7 @@ from algorithm_cases import KEY, close, same
 from by_hand import network, numbers
 
 from understudy.algorithms.a2c import A2C, A2CConfig
-from understudy.algorithms.base import RolloutNeeds
+from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.networks import Networks
 from understudy.types import ArraySpec, ConfigError, Discrete, EnvironmentError, Spec
 
@@ -123,8 +123,8 @@ def test_settings_that_contradict_one_another_are_refused_together():
         )
     with pytest.raises(ConfigError, match="there is no 'prioritised' here: A2C"):
         A2CConfig(prioritised=True)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="optimiser must be one of rmsprop, adam"):
-        A2CConfig(optimiser="sgd")
+    with pytest.raises(ConfigError, match="optimizer must be one of adam, adamw, rmsprop"):
+        A2CConfig(optimizer="sgd")
 
 
 def test_what_it_eats_and_what_moves():

@@ -26,8 +26,9 @@ from algorithm_cases import (
 )
 from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
 
-from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddpg import DDPG, DDPGConfig, losses
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.td3 import losses as td3_losses
 from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, EnvironmentError, Spec
 
@@ -42,7 +43,7 @@ def made(**settings) -> tuple[Any, Any]:
 @cache
 def program(algorithm, what):
     function = getattr(algorithm, what)
-    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
+    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.update_mask(i)))
 
 
 def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
@@ -115,7 +116,7 @@ def test_critic(num_critics):
         return by_hand.squared_error(weights, batch, target)
 
     assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    agree(gradients.critic, by_hand.derivative(loss, critics))
+    agree(gradients.params.critic, by_hand.derivative(loss, critics))
     q = by_hand.all_q(critics, batch.observation, batch.action)
     assert q.shape == (num_critics, 8)
     np.testing.assert_allclose(aux.priorities, np.abs(q - target).mean(0), rtol=1e-4)
@@ -144,8 +145,8 @@ def test_actor(num_critics):
 
     actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
-    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
+    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.params.actor))
 
 
 def test_a_drawn_critic_speaks_for_all():
@@ -188,7 +189,7 @@ def test_mean_of_the_shards_is_the_whole(subset):
     whole, whole_aux = gradients_of(algorithm, state)
     shards = [gradients_of(algorithm, state, shard) for shard in shards_of(batch)]
     mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
-    close(mean._replace(due=None), whole._replace(due=None), 1e-5)
+    close(mean._replace(mask=None), whole._replace(mask=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
@@ -197,7 +198,7 @@ def test_rows_that_are_no_steps_count_nowhere():
     algorithm, state = made(num_critics=3)
     answers = [gradients_of(algorithm, state, batch) for batch in gaps_and_steps(make_batch())]
     (with_gaps, gaps_aux), (alone, alone_aux) = answers
-    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(with_gaps._replace(mask=None), alone._replace(mask=None), 1e-5)
     close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 

@@ -25,8 +25,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.agent import agent_class
-from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddqn import DDQN, DDQNConfig, losses
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.networks import Networks
 from understudy.ops.schedules import constant, evaluate
 from understudy.types import (
@@ -74,9 +75,9 @@ class Made:
         state = settled(self.algorithm.init(SPEC, KEY))
         moved = mapped(lambda x: np.float32(0.2) - np.float32(1.5) * x, state.targets.critic)
         self.state = changed(state, target_critic=moved)
-        due = self.algorithm.due
-        self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, due(i)))
-        self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, due(i)))
+        mask = self.algorithm.update_mask
+        self._gradients = jax.jit(lambda s, b, k, i: self.algorithm.gradients(s, b, k, mask(i)))
+        self._update = jax.jit(lambda s, b, k, i: self.algorithm.update(s, b, k, mask(i)))
 
     def gradients(self, state=None, batch=None, key=KEY, index=0):
         return self._gradients(state or self.state, batch or make_batch(), key, jnp.int32(index))
@@ -157,7 +158,7 @@ def test_gradients_are_those_of_central_differences(kind, num_critics):
     assert float(aux.metrics["epsilon"]) == 1.0
     np.testing.assert_allclose(aux.priorities, np.abs(error).mean(0), rtol=1e-4, atol=1e-5)
     want = by_hand.derivative(loss, critics)
-    for x, y in zip(by_hand.numbers(gradients.critic), want, strict=True):
+    for x, y in zip(by_hand.numbers(gradients.params.critic), want, strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-5)
         assert np.all(np.any(y != 0, axis=tuple(range(1, y.ndim))))
 
@@ -251,7 +252,7 @@ def test_rows_that_are_no_steps_count_nowhere():
     one = made(**SUBSET)
     answers = [one.gradients(batch=batch) for batch in gaps_and_steps(make_batch())]
     (with_gaps, gaps_aux), (alone, alone_aux) = answers
-    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(with_gaps._replace(mask=None), alone._replace(mask=None), 1e-5)
     close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 
@@ -285,8 +286,10 @@ def test_the_target_is_copied_when_due_and_stands_still_otherwise():
         assert same(
             new.targets.critic, new.params.critic if index % 3 == 0 else one.state.targets.critic
         )
-    assert one.algorithm.due_period == 3
-    assert made(**THREE).algorithm.due(jnp.int32(1)).targets is True  # no conditional at all
+    assert one.algorithm.delays.period == 3
+    assert (
+        made(**THREE).algorithm.update_mask(jnp.int32(1)).targets is True
+    )  # no conditional at all
 
 
 def test_the_target_may_follow_slowly():
@@ -440,7 +443,7 @@ def test_own_encoders_take_the_critics_place(dueling):
     @jax.jit
     def begin_and_update(batch):
         state = algorithm.init(SPEC, KEY)
-        return state, *algorithm.update(state, batch, KEY, algorithm.due(0))
+        return state, *algorithm.update(state, batch, KEY, algorithm.update_mask(0))
 
     state, new, aux = begin_and_update(make_batch())
     assert np.isfinite(aux.metrics["critic_loss"])

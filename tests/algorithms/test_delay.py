@@ -1,4 +1,4 @@
-"""TD3's delay: what is not due is neither changed, nor counted, nor computed."""
+"""Delayed parts: what is delayed is neither changed, nor counted, nor computed."""
 
 import re
 
@@ -45,9 +45,30 @@ def test_targets_may_wait_longer(index, due):
 
 def test_without_delay_everything_moves_every_time():
     made = case("td3", policy_delay=1)
-    assert made.algorithm.due(jnp.int32(1)) == (True, True)  # no conditional at all
+    assert made.algorithm.update_mask(jnp.int32(1)) == (True, True)  # no conditional at all
     got, _ = changed(made, 1)
     assert set(ACTOR_PARTS + TARGET_PARTS) <= got
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_sacs_policy_may_wait(index):
+    """Actor and temperature move every third time, targets every second time."""
+    made = case("sac", policy_delay=3, target_update_interval=2)
+    assert made.algorithm.delays.period == 6
+    got, aux = changed(made, index)
+    policy = {"actor", "actor_optimizer", "temperature", "temperature_optimizer"}
+    want = {"critic", "critic_optimizer", "updates"}
+    want |= policy if index % 3 == 0 else set()
+    assert got == want | ({"target_critic"} if index % 2 == 0 else set())
+    for metric in ("actor_loss", "entropy", "ent_coef_loss"):
+        assert np.isfinite(aux.metrics[metric]) == (index % 3 == 0)
+    assert np.isfinite(aux.metrics["critic_loss"]) and np.isfinite(aux.metrics["ent_coef"])
+
+
+def test_sacs_delay_changes_no_update_that_takes_part():
+    """Update 0 of both is the same, bit for bit: a delay leaves out, and changes nothing else."""
+    (plain, _), (delayed, _) = case("sac").update(), case("sac", policy_delay=2).update()
+    assert same(plain, delayed)
 
 
 def test_sacs_targets_may_wait():

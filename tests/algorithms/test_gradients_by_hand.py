@@ -46,7 +46,7 @@ def agree_critic(state, gradients, aux, target, factor):
         return factor * by_hand.squared_error(weights, batch, target)
 
     assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    agree(gradients.critic, by_hand.derivative(loss, critics))
+    agree(gradients.params.critic, by_hand.derivative(loss, critics))
     q = by_hand.all_q(critics, batch.observation, batch.action)
     np.testing.assert_allclose(aux.priorities, np.abs(q - target).mean(0), rtol=1e-4)
     assert float(aux.metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-3)
@@ -81,7 +81,7 @@ def test_td3_actor():
 
     actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
 
 
 @pytest.mark.parametrize("use_log", [True, False])
@@ -112,7 +112,7 @@ def test_sac_actor(use_log, critic_subset, opinion):
 
     actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
 
 
 @pytest.mark.parametrize("use_log", [True, False])
@@ -124,7 +124,7 @@ def test_sac_temperature(use_log):
     slope = -np.mean(batch.weight * (log_prob - 2.0))  # the target is minus two dimensions
     assert float(aux.metrics["ent_coef"]) == pytest.approx(0.3, rel=1e-6)
     assert float(aux.metrics["entropy"]) == pytest.approx(-log_prob.mean(), rel=1e-4)
-    assert float(gradients.temperature) == pytest.approx(slope, rel=1e-4)
+    assert float(gradients.params.temperature) == pytest.approx(slope, rel=1e-4)
     assert float(aux.metrics["ent_coef_loss"]) == pytest.approx(parameter * slope, rel=1e-4)
 
 
@@ -132,6 +132,6 @@ def test_sac_temperature(use_log):
 def test_every_weight_has_a_gradient(name):
     """Above all the actor's: the trap is a draw or a Q with no path back to it."""
     _, gradients, _ = computed(name)
-    for part in (gradients.actor, gradients.critic):
+    for part in (gradients.params.actor, gradients.params.critic):
         for leaf in by_hand.numbers(part):
             assert np.all(np.abs(leaf) > 1e-9)

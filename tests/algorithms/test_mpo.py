@@ -32,7 +32,8 @@ from mpo_cases import (
 )
 from scipy import stats
 
-from understudy.algorithms.base import Algorithm, mean_of_shards
+from understudy.algorithms.base import Algorithm
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.mpo import MPO, MPOConfig, mpo
 from understudy.networks import CategoricalActor
 from understudy.types import (
@@ -62,7 +63,7 @@ def test_mean_of_the_shards_is_the_whole(kind):
     whole, whole_aux = made.gradients()
     shards = [made.gradients(batch=shard) for shard in shards_of(batch)]
     mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
-    close(mean._replace(due=None), whole._replace(due=None), 2e-5)
+    close(mean._replace(mask=None), whole._replace(mask=None), 2e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
@@ -78,12 +79,12 @@ def test_a_row_of_weight_two_is_two_rows(kind):
     copies = mapped(lambda x: np.repeat(x, counts, axis=0), batch)._replace(weight=jnp.ones(8))
     prepared = made.ask("prepare", weighted)
     (got, aux), (want, want_aux) = (made.gradients(batch=b) for b in (prepared, copies))
-    close(got._replace(due=None), want._replace(due=None), 2e-5)
+    close(got._replace(mask=None), want._replace(mask=None), 2e-5)
     for name in ("kl", "kl_mean", "kl_var", "dual_loss", "actor_loss", "critic_loss"):
         if name in aux.metrics:
             close(aux.metrics[name], want_aux.metrics[name], 2e-5)
     shards = [jax.device_get(made.gradients(batch=shard)[0]) for shard in shards_of(prepared)]
-    close(mean_of_shards(shards)._replace(due=None), want._replace(due=None), 2e-5)
+    close(mean_of_shards(shards)._replace(mask=None), want._replace(mask=None), 2e-5)
 
 
 @both
@@ -91,7 +92,7 @@ def test_rows_that_are_no_steps_count_nowhere(kind):
     made = case(kind, **RICH)
     gaps, steps = gaps_and_steps(batch_of(kind))
     (with_gaps, gaps_aux), (alone, alone_aux) = (made.gradients(batch=b) for b in (gaps, steps))
-    close(with_gaps._replace(due=None), alone._replace(due=None), 2e-5)
+    close(with_gaps._replace(mask=None), alone._replace(mask=None), 2e-5)
     close(gaps_aux.metrics, alone_aux.metrics, 2e-5)
 
 
@@ -108,7 +109,7 @@ def test_noise_differs_by_row_by_key_and_by_state():
         with pytest.MonkeyPatch.context() as patch:
             real = mpo.row_normals
             patch.setattr(mpo, "row_normals", lambda *a: drawn.append(real(*a)) or drawn[-1])
-            made.algorithm.gradients(state, copies, KEY, made.algorithm.due(0))
+            made.algorithm.gradients(state, copies, KEY, made.algorithm.update_mask(0))
         return drawn
 
     drawn = jax.jit(drawn_noise)(made.state)  # the gradients themselves are not compiled
@@ -137,7 +138,7 @@ def test_everything_in_the_state_changes(kind):
 @both
 def test_both_targets_are_copied_at_their_interval(kind):
     made = case(kind, **RICH)
-    assert made.algorithm.due_period == 3
+    assert made.algorithm.delays.period == 3
     state = made.state
     for index in range(1, 5):
         new, _ = made.update(state, index=index)
@@ -262,7 +263,7 @@ def test_add_ons(kind):
 
     @jax.jit
     def with_term(state, batch):  # only its metrics are compiled
-        return added.gradients(state, batch, KEY, added.due(0))[1].metrics
+        return added.gradients(state, batch, KEY, added.update_mask(0))[1].metrics
 
     aux = plain.gradients()[1].metrics, with_term(plain.state, batch_of(kind))
     difference = float(aux[1]["actor_loss"] - aux[0]["actor_loss"])

@@ -59,7 +59,7 @@ def test_critic_gradient_by_hand(kind):
         return np.sum(np.mean(batch.weight * errors(critics) ** 2, 1))
 
     assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    agree(gradients.critic, by_hand.derivative(loss, critics))
+    agree(gradients.params.critic, by_hand.derivative(loss, critics))
     np.testing.assert_allclose(aux.priorities, np.abs(errors(critics)).mean(0), rtol=1e-3)
     mean = np.mean(errors(critics) + target)
     assert float(aux.metrics["q_mean"]) == pytest.approx(mean, rel=1e-3, abs=1e-5)
@@ -84,7 +84,7 @@ def test_actor_and_dual_gradients_by_hand(kind, penalise):
         return actor_loss(kind, state, actor, batch, improved, action)
 
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
     kls = divergences(kind, state, actor, batch)
     bounds = {"kl": 1e-2, "kl_mean": 1e-3, "kl_var": 1e-6}
 
@@ -98,8 +98,8 @@ def test_actor_and_dual_gradients_by_hand(kind, penalise):
 
     assert float(aux.metrics["dual_loss"]) == pytest.approx(dual_loss(duals), rel=1e-3, abs=1e-5)
     want = dict(zip(names, by_hand.derivative(dual_loss, duals), strict=True))
-    assert set(gradients.duals) == set(want)
-    for name, gradient in gradients.duals.items():
+    assert set(gradients.params.duals) == set(want)
+    for name, gradient in gradients.params.duals.items():
         np.testing.assert_allclose(gradient, want[name], rtol=3e-3, atol=1e-5, err_msg=name)
     for name, kl in kls.items():
         assert float(aux.metrics[name]) == pytest.approx(np.mean(kl), rel=1e-3)
@@ -119,7 +119,7 @@ def test_descending_the_dual_finds_scipys_temperature(kind):
     batch = batch_of(kind)
 
     def one(state, _):
-        return made.algorithm.update(state, batch, KEY, made.algorithm.due(1))[0], None
+        return made.algorithm.update(state, batch, KEY, made.algorithm.update_mask(1))[0], None
 
     with pytest.MonkeyPatch.context() as patch:
         known_noise(patch)
@@ -157,7 +157,7 @@ def test_the_prior_is_a_factor_of_the_improved_policy():
     observation = by_hand.wide(batch_of("discrete")).observation
     assert np.std(chances(by_hand.numbers(state.params.actor), observation)) > 0.02
     gradients, _ = made.gradients(state)
-    for leaf in jax.tree.leaves(gradients.actor):
+    for leaf in jax.tree.leaves(gradients.params.actor):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
     # log π̄ = (log ¾, log ¼) and Q/η = (0, log 3): the odds 3 : 1 become 3 : 3
     options = losses.Options(

@@ -57,9 +57,9 @@ def test_mean_of_the_shards_is_the_whole(name):
     made, batch = case(name), make_batch()
     whole, whole_aux = made.gradients(batch=batch)
     shards = [made.gradients(batch=shard) for shard in shards_of(batch)]
-    first, second = (gradients._replace(due=None) for gradients, _ in shards)
+    first, second = (gradients._replace(mask=None) for gradients, _ in shards)
     mean = mapped(lambda x, y: (x + y) / 2, first, second)
-    close(mean, whole._replace(due=None), 1e-5)
+    close(mean, whole._replace(mask=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
     losses = [aux.metrics["critic_loss"] for _, aux in shards]
@@ -72,7 +72,7 @@ def test_rows_that_are_no_steps_count_nowhere(name):
     made = case(name)
     gaps, steps = gaps_and_steps(make_batch())
     (with_gaps, gaps_aux), (alone, alone_aux) = map(made.gradients, (None, None), (gaps, steps))
-    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(with_gaps._replace(mask=None), alone._replace(mask=None), 1e-5)
     close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 

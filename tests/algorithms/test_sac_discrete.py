@@ -25,7 +25,7 @@ from algorithm_cases import (
 from algorithm_cases import SPEC as CONTINUOUS
 
 from understudy.algorithms.aux_losses import kl_to_reference
-from understudy.algorithms.base import mean_of_shards
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.sac import SAC, SACConfig, losses
 from understudy.buffers import ReplayBuffer
 from understudy.networks import CategoricalActor, QValues
@@ -71,7 +71,7 @@ def made(**settings) -> tuple[Any, Any]:
 @cache
 def program(algorithm, what):
     function = getattr(algorithm, what)
-    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.due(i)))
+    return jax.jit(lambda s, b, k, i: function(s, b, k, algorithm.update_mask(i)))
 
 
 def gradients_of(algorithm, state, batch=None, key=KEY, index=0):
@@ -144,7 +144,7 @@ def test_critic(kind):
         return 0.5 * np.sum(np.mean(batch.weight * error**2, axis=1))
 
     assert float(aux.metrics["critic_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    agree(gradients.critic, by_hand.derivative(loss, critics))
+    agree(gradients.params.critic, by_hand.derivative(loss, critics))
     q = taken_by_hand(critics, batch)
     np.testing.assert_allclose(aux.priorities, np.abs(q - target).mean(0), rtol=1e-4, atol=1e-6)
     assert float(aux.metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-3)
@@ -163,8 +163,8 @@ def test_actor(kind):
 
     actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
-    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
+    assert all(np.all(np.abs(leaf) > 1e-9) for leaf in by_hand.numbers(gradients.params.actor))
 
 
 @kinds
@@ -182,7 +182,7 @@ def test_temperature(kind):
         return
     slope = np.mean(batch.weight * (entropy - 0.5 * np.log(CHOICES)))
     parameter = np.log(0.3) if kind == "learned in log space" else 0.3
-    assert float(gradients.temperature) == pytest.approx(slope, rel=1e-4)
+    assert float(gradients.params.temperature) == pytest.approx(slope, rel=1e-4)
     assert float(aux.metrics["ent_coef_loss"]) == pytest.approx(parameter * slope, rel=1e-4)
 
 
@@ -245,7 +245,7 @@ def test_the_actor_follows_the_mean_of_critics_that_are_drawn_from():
 
     actor = by_hand.numbers(state.params.actor)
     assert float(aux.metrics["actor_loss"]) == pytest.approx(loss(actor), rel=1e-4)
-    agree(gradients.actor, by_hand.derivative(loss, actor))
+    agree(gradients.params.actor, by_hand.derivative(loss, actor))
 
 
 # -- the protocol -----------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_rows_that_are_no_steps_count_nowhere():
     algorithm, state = made(**LEARNED)
     answers = [gradients_of(algorithm, state, batch) for batch in gaps_and_steps(make_batch())]
     (with_gaps, gaps_aux), (alone, alone_aux) = answers
-    close(with_gaps._replace(due=None), alone._replace(due=None), 1e-5)
+    close(with_gaps._replace(mask=None), alone._replace(mask=None), 1e-5)
     close(gaps_aux.metrics, alone_aux.metrics, 1e-5)
 
 
@@ -290,7 +290,7 @@ def test_mean_of_the_shards_is_the_whole(settings):
     whole, whole_aux = gradients_of(algorithm, state)
     shards = [gradients_of(algorithm, state, shard) for shard in shards_of(batch)]
     mean = mean_of_shards([jax.device_get(gradients) for gradients, _ in shards])
-    close(mean._replace(due=None), whole._replace(due=None), 1e-5)
+    close(mean._replace(mask=None), whole._replace(mask=None), 1e-5)
     priorities = np.concatenate([aux.priorities for _, aux in shards])
     np.testing.assert_allclose(priorities, whole_aux.priorities, rtol=1e-4, atol=1e-5)
 
@@ -299,7 +299,7 @@ def test_nothing_is_drawn_for_an_update():
     """Expectations are exact: another key, the same gradients."""
     algorithm, state = made(**LEARNED)
     one, two = (gradients_of(algorithm, state, key=jax.random.PRNGKey(s))[0] for s in (0, 1))
-    assert same(one._replace(due=None), two._replace(due=None))
+    assert same(one._replace(mask=None), two._replace(mask=None))
 
 
 def test_everything_in_the_state_changes():
@@ -398,7 +398,7 @@ def test_loss_addons_see_the_distribution():
         )
         gradients, aux = gradients_of(algorithm, state)
         assert (abs(float(aux.metrics["addon/reference_kl"])) < 1e-6) == none
-        change = mapped(lambda x, y: x - y, gradients.actor, plain.actor)
+        change = mapped(lambda x, y: x - y, gradients.params.actor, plain.params.actor)
         assert (max(float(np.max(np.abs(x))) for x in jax.tree.leaves(change)) < 1e-5) == none
 
 

@@ -86,7 +86,7 @@ def program_of(name, **settings):
     @jax.jit
     def gradients(state, size):
         sizes.append(size)
-        return made.gradients(state, batch_of_pictures(), KEY, made.due(0))[0]
+        return made.gradients(state, batch_of_pictures(), KEY, made.update_mask(0))[0].params
 
     return made.init(SPEC, KEY), gradients
 
@@ -236,7 +236,8 @@ def test_an_encoder_of_ones_own_for_one_picture():
     @jax.jit
     def begin_and_learn(key):
         state = made.init(SPEC, key)
-        return made.gradients(state, batch_of_pictures(), key, made.due(0))[0].critic.senses
+        gradients, _ = made.gradients(state, batch_of_pictures(), key, made.update_mask(0))
+        return gradients.params.critic.senses
 
     gradients = jax.tree.leaves(begin_and_learn(KEY))
     assert len(gradients) == 2 and all(np.any(leaf != 0) for leaf in gradients)

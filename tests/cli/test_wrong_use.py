@@ -28,7 +28,7 @@ WRONG = {
     "discrete actions": ("train td3 CartPole-v1", "TD3 needs continuous", "Discrete"),
     "unbounded Box": ("train sac Boundless-v0", "bounded action Box", "RescaleAction"),
     "unknown field": ("train sac Pendulum-v1 --gama 0.9", "unknown flag --gama", "'--gamma'"),
-    "a field of the other": ("train sac --policy-delay 2", "unknown flag --policy-delay"),
+    "a field of the other": ("train sac --policy-noise 0.2", "unknown flag --policy-noise"),
     "two problems": (
         "train --gamma 1.01 --batch-size 2000 --buffer-size 1000",
         "gamma must be at most 1, got 1.01",
@@ -61,7 +61,7 @@ WRONG = {
     "eval of nothing": ("eval", "RUN"),
     "eval of no run": ("eval nowhere", "no checkpoint in nowhere"),
     "eval without episodes": ("eval nowhere --episodes 0", "--episodes"),
-    "an algorithm's name as a value": ("train --run td3 sac --policy-delay 2", "--policy-delay"),
+    "an algorithm's name as a value": ("train --run td3 sac --policy-noise 0.2", "--policy-noise"),
     "run and algorithm": ("train --seeds 0 --gamma 2", "gamma must be", "seeds must be"),
     "logger": ("train --logger tensorbord", "unknown logger", "'tensorboard'"),
     "logger that is not installed": ("train --logger wandb", 'pip install "understudy[wandb]"'),

@@ -56,7 +56,7 @@ TRAPS = {
         "algorithms/sac/sac.py",
         'return state.hyper["entropy_coeff"]',
         'return jnp.exp(state.hyper["entropy_coeff"])',
-        ("algorithms/test_optimiser.py::test_a_fixed_temperature_means_itself",),
+        ("algorithms/test_optimizers.py::test_a_fixed_temperature_means_itself",),
     ),
     "priorities not updated": Trap(
         "buffers/replay.py",
@@ -96,7 +96,7 @@ TRAPS = {
         "else -float(action.size)",
         "else float(action.size)",
         (
-            "algorithms/test_optimiser.py::"
+            "algorithms/test_optimizers.py::"
             "test_the_target_entropy_is_minus_the_dimensions_unless_told",
         ),
     ),

@@ -232,6 +232,11 @@ def test_memory_travels_with_the_steps():
     agent.close()
 
 
+def test_a_delivery_that_does_not_fit_replay_is_refused():
+    with pytest.raises(ConfigError, match=r"20 steps does not fit replay.*lower fragment"):
+        train(sac(fragment=20, config=dict(buffer_size=32)), 10)
+
+
 def test_what_does_not_fit_or_travel_is_refused():
     with pytest.raises(ConfigError, match=r"need 40 cores, the cluster has 4: ask for fewer"):
         train(sac(cpus_each=20.0), 10)

@@ -72,11 +72,11 @@ class InOneProcess:
         self._parts[place] = self._add(self._parts[place], own)
 
     def learn(self, index):
-        due = SETTING.algorithm.due(index)
+        mask = SETTING.algorithm.update_mask(index)
         parts = {place: part for place, part in enumerate(self._parts) if part.stored.sum()}
-        self.learner = self._one(self.learner, list(parts.values()), tuple(parts), due)
+        self.learner = self._one(self.learner, list(parts.values()), tuple(parts), mask)
 
-    def _update(self, learner, parts, places, due):
+    def _update(self, learner, parts, places, mask):
         algorithm, state = SETTING.algorithm, learner.state
         assert self._buffer.batch_size == 6
         total, batches = sum(part.stored.sum() for part in parts), []
@@ -86,7 +86,7 @@ class InOneProcess:
             weight = batch.weight * part.stored.sum() / total * len(parts)
             batches.append(batch._replace(weight=weight))
         batch = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
-        gradients, aux = algorithm.gradients(state, batch, state.key, due)
+        gradients, aux = algorithm.gradients(state, batch, state.key, mask)
         next_key = jax.random.split(state.key, 3)[0]
         now = Ready(None, None, next_key, next_key)
         return finish(algorithm, learner, now, gradients, Aux(aux.metrics, aux.priorities))[0]

@@ -87,7 +87,9 @@ def test_an_agent_learns_through_replaced_encoders(algorithm):
     critic_layers = state.params.critic.encoder.arrays.layers
     assert critic_layers[0].weight.shape == (2, 5, 3 + 2)  # observation and action side by side
     assert not np.any(critic_layers[0].weight[0] == critic_layers[0].weight[1])
-    update = jax.jit(lambda state, batch: made.update(state, batch, KEY, made.due(jnp.int32(0))))
+    update = jax.jit(
+        lambda state, batch: made.update(state, batch, KEY, made.update_mask(jnp.int32(0)))
+    )
     new, aux = update(state, batch())
     assert np.isfinite(aux.metrics["critic_loss"])
     for name in ("actor", "critic"):

@@ -155,7 +155,7 @@ def td3_climbs(state, policy, batches):
     params = state.params._replace(actor=policy)
     moving = state._replace(params=params, opt_state=fresh.opt_state, hyper=hyper)
     for batch in batches:
-        gradients, _ = TD3.gradients(moving, batch, KEY, TD3.due(0))
+        gradients, _ = TD3.gradients(moving, batch, KEY, TD3.update_mask(0))
         after = TD3.apply(moving, gradients)
         params = params._replace(actor=after.params.actor)
         moving = moving._replace(params=params, opt_state=after.opt_state)
@@ -210,7 +210,7 @@ def test_no_steps_give_copies_of_elites(learner, experience):
 
 def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
     td3, count = emitter._td3, emitter._critic_steps
-    assert count > td3.due_period > 1, "some updates must leave the actor alone"
+    assert count > td3.delays.period > 1, "some updates must leave the actor alone"
     told = learner
     one = jax.jit(lambda learner, index: updates(td3, BUFFER, learner, experience, index, 1)[0])
     single = start

@@ -41,7 +41,7 @@ class Onward(Algorithm):
     def _unused(self, *arguments):
         raise AssertionError("playing only acts")
 
-    init = policy = due = gradients = apply = choose = _unused
+    init_params = optimizers = policy = gradients = choose = _unused
 
 
 BUFFER = ReplayBuffer(SPEC, 400, ROWS)
@@ -50,14 +50,14 @@ add = jax.jit(BUFFER.add)
 
 def play_native(over, limit):
     walk = NativeWalk()
-    stage = NativeStage(Onward(), walk, SPEC, ROWS, 1, place(over), limit, buffer=BUFFER)
+    stage = NativeStage(Onward(), walk, SPEC, (ROWS, 1), place(over), limit, buffer=BUFFER)
     return jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
 
 
 def host_stage(over="last", limit=None, plans=None, guard=None):
     parts = [partial(Walk, plan=(plans or {}).get(row)) for row in range(ROWS)]
     envs = SerialEnvs(parts, SEEDS, True, guard or Guard(), host_place(over))
-    return HostStage(Onward(), envs, ROWS, 1, host_place(over), limit)
+    return HostStage(Onward(), envs, (ROWS, 1), host_place(over), limit)
 
 
 def play_host(over, limit, only=True, ways=WAYS, **trouble):
@@ -128,10 +128,10 @@ def test_environments_that_reset_themselves_change_nothing():
 def test_networks_do_the_same_on_native_and_on_host_environments():
     td3 = find("td3")(find("td3").config_class(hidden_sizes=(8,)))
     policies = jax.vmap(lambda key: td3.policy(td3.init(SPEC, key)))(KEYS)
-    native = NativeStage(td3, NativeWalk(), SPEC, ROWS, 1, place("mean"))
+    native = NativeStage(td3, NativeWalk(), SPEC, (ROWS, 1), place("mean"))
     there, _ = jax.jit(native.play)(policies, KEYS)
     envs = SerialEnvs([Walk] * ROWS, SEEDS, descriptor=host_place("mean"))
-    here = HostStage(td3, envs, ROWS, 1, host_place("mean")).play(policies, envs.reset())
+    here = HostStage(td3, envs, (ROWS, 1), host_place("mean")).play(policies, envs.reset())
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert len(set(here.total.tolist())) == ROWS
@@ -176,7 +176,7 @@ def test_a_policy_that_gives_no_numbers_fails_alone():
 
 def test_steps_that_are_not_finite_stay_out_of_replay():
     walk = NativeWalk(stumbles_at=-1.0)
-    stage = NativeStage(Onward(), walk, SPEC, ROWS, 1, place("mean"), buffer=BUFFER)
+    stage = NativeStage(Onward(), walk, SPEC, (ROWS, 1), place("mean"), buffer=BUFFER)
     played, stored = jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
     assert np.isnan(played.total[3]) and np.isnan(played.descriptor[3]).all()
     until = by_hand(WAYS[3], 2)  # at -1.5 it stumbles

@@ -42,7 +42,7 @@ class Same(Algorithm):
     def _unused(self, *arguments):
         raise AssertionError("evaluation only acts")
 
-    init = policy = due = gradients = apply = choose = _unused
+    init_params = optimizers = policy = gradients = choose = _unused
 
 
 def native(env, members, episodes, seed):

@@ -57,11 +57,11 @@ def shared(kind, count, index, members=1, order=None):
     """One update in `count` shares, computed one after the other."""
     setting, learner, experience, _ = case(kind, members)
     draw, send, answer, receive = programs(kind, members)
-    now, due = draw(learner.state, experience), setting.algorithm.due(index)
+    now, mask = draw(learner.state, experience), setting.algorithm.update_mask(index)
     sent, parts = jax.device_get(send(learner.state, now.batch, count))
-    answers = [answer(sent, part, now.key, due) for part in parts]
+    answers = [answer(sent, part, now.key, mask) for part in parts]
     answers = answers if order is None else [answers[place] for place in order]
-    return receive(answers, learner, experience, now, due)
+    return receive(answers, learner, experience, now, mask)
 
 
 @cache
@@ -129,11 +129,11 @@ def test_what_is_sent_is_what_gradients_read():
 def test_an_update_that_is_not_finite_is_discarded_as_a_whole():
     setting, learner, experience, _ = case("ddqn")
     draw, send, answer, receive = programs("ddqn", 1)
-    now, due = draw(learner.state, experience), setting.algorithm.due(0)
+    now, mask = draw(learner.state, experience), setting.algorithm.update_mask(0)
     sent, parts = jax.device_get(send(learner.state, now.batch, 2))
-    answers = [answer(sent, part, now.key, due) for part in parts]
+    answers = [answer(sent, part, now.key, mask) for part in parts]
     answers[1] = {dtype: x * np.nan for dtype, x in answers[1].items()}
-    after, priorities = receive(answers, learner, experience, now, due)
+    after, priorities = receive(answers, learner, experience, now, mask)
     assert int(after.meter.discarded[0]) == 1
     close(after.state._replace(key=0), learner.state._replace(key=0), 0)
     close(priorities, experience.priorities, 0)

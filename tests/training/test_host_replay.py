@@ -18,10 +18,10 @@ from understudy.buffers import HostReplayBuffer, ReplayBuffer, host_replay
 from understudy.buffers.frame_batch import to_batch
 from understudy.envs.make import resolve
 from understudy.errors import CheckpointError, ConfigError
+from understudy.networks.augmentation import shift_images
 from understudy.training import loop
 from understudy.training import replay_placement as keeping
 from understudy.training.learner import Learner
-from understudy.training.updates import shift_images
 
 pytestmark = pytest.mark.agents
 
@@ -160,7 +160,9 @@ def by_hand(algorithm, state, drawn, number):
     if algorithm.needs.random_shift:
         batch = shift_images(batch, 1, algorithm.needs.random_shift, shift_key)
     batch = algorithm.prepare(state, batch)
-    return algorithm.update(state, batch, update_key, algorithm.due(number))[0]._replace(key=key)
+    return algorithm.update(state, batch, update_key, algorithm.update_mask(number))[0]._replace(
+        key=key
+    )
 
 
 def assert_alike(one, other):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.algorithms.base import ReplayNeeds
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.training.update_schedule import UpdateSchedule, next_multiple
 from understudy.types import Sequences
 

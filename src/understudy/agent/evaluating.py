@@ -1,6 +1,5 @@
 """An agent's evaluations: environments that are kept between them, and the scores of the seeds."""
 
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +15,7 @@ from understudy.training.evaluation import (
     NativeEvaluator,
 )
 from understudy.training.factory import make_evaluator
+from understudy.training.meter import Meter, diverged
 from understudy.types import ConfigError, Continuous
 
 
@@ -51,7 +51,7 @@ class Evaluating:
             raise ConfigError(f"epsilon must be between 0 and 1, got {epsilon:g}")
         return EvaluationPlan(episodes, descriptor, seed, Mode(not deterministic, float(epsilon)))
 
-    def play(self, plan: EvaluationPlan, policy: Any, diverged: Callable[[], Any]) -> Evaluation:
+    def play(self, plan: EvaluationPlan, policy: Any, meter: Meter) -> Evaluation:
         """Evaluations that select the best policy set the scores; others do where none has. The
         environments of the latest one of either kind are kept."""
         if plan not in self._evaluators:
@@ -64,7 +64,7 @@ class Evaluating:
             self._evaluators[plan] = made
         played = self._evaluators[plan].play(policy)
         if plan.seed is None or self.scores is None:
-            self.scores = np.where(diverged(), np.nan, played.returns.mean(axis=1))
+            self.scores = np.where(diverged(meter), np.nan, played.returns.mean(axis=1))
         return played
 
     @property

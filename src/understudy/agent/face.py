@@ -17,6 +17,7 @@ from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import whole_number
+from understudy.algorithms.spec_check import adapt_spec
 from understudy.distributed.config import Cluster
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import STANDARD, Guard
@@ -40,7 +41,7 @@ from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_member
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Setting, Trainer
-from understudy.training.updates import LearnerState, diverged
+from understudy.training.updates import LearnerState
 
 
 class Agent:
@@ -72,8 +73,7 @@ class Agent:
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
         use_compilation_cache()
         self._device = find_device(device)
-        default = self.algorithm_class.num_envs
-        self._source = resolve(env, num_envs, default)
+        self._source = resolve(env, num_envs, self.algorithm_class.num_envs)
         self.env_name = env if isinstance(env, str) else None
         self._class_name = name_of_class(env)
         self.preset = "given"
@@ -81,10 +81,10 @@ class Agent:
             config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self._source = see_stacked(self._source, config.frame_stack)
-        self.spec = self.algorithm.adapt(self._source.spec)
+        self.spec = adapt_spec(self.algorithm, self._source.spec)
         self.algorithm.check(self.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
-        self.num_envs = num_envs or getattr(self._source, "num_envs", default)
+        self.num_envs = num_envs or getattr(self._source, "num_envs", self.algorithm_class.num_envs)
         devices = 1 if cluster is None else cluster.devices
         setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
         self._trained = Trained(setting, self._source, env_workers, guard, cluster)
@@ -385,8 +385,7 @@ class Agent:
 
     def _play(self, plan: EvaluationPlan) -> Evaluation:
         """What the present policies do."""
-        meter = self._learner().meter
-        return self._evaluating.play(plan, self._policy(), lambda: diverged(meter))
+        return self._evaluating.play(plan, self._policy(), self._learner().meter)
 
     def _ask(self, question: str, observation: Any, action: Any = None) -> Any:
         answer = getattr(self.algorithm, question, None)

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import understudy
+from understudy.agent.agents import TD3 as TD3Agent
 from understudy.agent.face import Agent
-from understudy.agent.loading import agent_class, choose_cluster
+from understudy.agent.loading import choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
@@ -308,7 +309,7 @@ class Illumination:
 
     def _embody(self, policy: Any) -> Agent:
         """An agent that acts by this policy; TD3's critics, where there are any, are its own."""
-        agent = agent_class("td3")(
+        agent = TD3Agent(
             self._source, self._plan.td3.config, seed=self.seed, num_envs=1, guard=self._guard
         )
         agent.env_name, agent.preset = self.env_name, self.preset

@@ -1,12 +1,11 @@
 """From an algorithm's name, or from a checkpoint, to an agent."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from understudy.agent.agents import agent_class
 from understudy.agent.face import Agent
 from understudy.agent.manifest import read
-from understudy.algorithms import Algorithm, find
 from understudy.algorithms.base import LossAddon
 from understudy.distributed.config import Cluster
 from understudy.envs.make import resolve, without_environment
@@ -16,17 +15,6 @@ from understudy.ops.schedules import Schedule
 from understudy.runs.handed import Handed
 from understudy.training.snapshot import Snapshot
 from understudy.types import CheckpointError, EnvironmentError, Spec
-
-
-def agent_class(name: str) -> type[Agent]:
-    """The final Agent class of an algorithm, by the algorithm's name in any case."""
-    return _agent_class(find(name))
-
-
-@cache
-def _agent_class(algorithm: type[Algorithm]) -> type[Agent]:
-    body = {"algorithm_class": algorithm, "__doc__": algorithm.__doc__}
-    return type(algorithm.__name__, (Agent,), body)
 
 
 def load(

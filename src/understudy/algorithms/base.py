@@ -6,84 +6,37 @@ machine and many gradient workers compute the same thing.
 """
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.algorithms import normalization
 from understudy.algorithms.config import Config
-from understudy.networks import Networks, seen_by_both
-from understudy.networks.encoders import look, make_senses
-from understudy.types import (
-    ArraySpec,
-    ConfigError,
-    Continuous,
-    Discrete,
-    EnvironmentError,
-    Joint,
-    Key,
-    Metrics,
-    MultiDiscrete,
-    Observation,
-    Sequences,
-    Spec,
-    Tree,
+from understudy.algorithms.off_policy import ReplayNeeds
+from understudy.algorithms.on_policy import RolloutNeeds
+from understudy.algorithms.optim import (
+    Delays,
+    Gradients,
+    Index,
+    Optimizers,
+    UpdateMask,
+    hard_copy,
+    initial_hyper,
+    move_targets,
 )
-
-Index = int | Int32[Array, ""]  # of an update; an int where a program is compiled for it
+from understudy.algorithms.spec_check import check_spec
+from understudy.algorithms.train_state import NoTargets, TrainState
+from understudy.networks import Networks, seen_by_both
+from understudy.networks.encoders import look
+from understudy.types import ConfigError, Key, Metrics, Observation, Scalar, Spec, Tree
 
 # (actor, batch, key) -> (a scalar added to the actor's loss, metrics to log)
 LossAddon = Callable[[Any, Any, Key], tuple[Array, Metrics]]
 
-
-@dataclass(frozen=True)
-class ReplayNeeds:
-    """What an algorithm needs that learns from replay."""
-
-    on_policy: ClassVar[bool] = False
-
-    buffer_size: int
-    batch_size: int
-    n_step: int
-    start_steps: int | None  # uniformly random actions before the policy acts
-    max_start_steps: int  # where their number depends on the length of the run
-    min_buffer_size: int  # transitions stored before the first update
-    updates_per_step: float  # per environment transition, whatever the number of environments
-    update_every: int  # updates happen where transitions pass a multiple of this
-    updates_per_vector_step: float | None = None  # per step of all environments, instead
-    priority_exponent: float | None = None  # None: uniform sampling
-    priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
-    random_shift: int = 0  # pixels
-    sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
-    storage: str = "auto"  # where it is kept: device, host or disk
-    chunk_steps: int | None = None  # that are handed to the learner at a time
-
-
-@dataclass(frozen=True)
-class RolloutNeeds:
-    """What an algorithm needs that learns from what its present policy has just done."""
-
-    on_policy: ClassVar[bool] = True
-
-    horizon: int  # steps of every environment between two updates
-    minibatches: int  # of each epoch: updates, each on its share of the rows
-    memory: int = 0  # numbers of a recurrent state
-    epochs: int = 1  # how often the updates go through a rollout
-    extras: tuple[str, ...] = ()  # of acting, that are stored with each step
-
-    @property
-    def updates(self) -> int:
-        """Updates that follow a rollout."""
-        return self.epochs * self.minibatches
-
-
 Needs = ReplayNeeds | RolloutNeeds
-
-MOST_JOINT_ACTIONS = 1_024
 
 
 class Aux(NamedTuple):
@@ -106,7 +59,7 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
-    networks_in_state: ClassVar[tuple[str, ...]]  # the params that are networks
+    target_class: ClassVar[Any] = NoTargets  # its fields name the params that have a target
     num_envs: ClassVar[int] = 1  # environments per member, where the user names no number
     needs_bounds: ClassVar[bool] = True  # of continuous actions
 
@@ -144,9 +97,37 @@ class Algorithm(abc.ABC):
         """What data the algorithm must be given."""
         return self.config.needs
 
+    @property
     @abc.abstractmethod
-    def init(self, spec: Spec, key: Key) -> Any:
+    def optimizers(self) -> Optimizers:
+        """What moves the params, with which step sizes."""
+
+    @property
+    def delays(self) -> Delays:
+        """Which parts are not updated every time."""
+        return Delays()
+
+    def init(self, spec: Spec, key: Key) -> TrainState:
         """Everything that will ever change."""
+        params, key = self.init_params(spec, key)
+        targets = (hard_copy(getattr(params, name)) for name in self.target_class._fields)
+        return TrainState(
+            params=params,
+            targets=self.target_class(*targets),
+            opt_state=self.optimizers.init(params),
+            normalizer=normalization.begin(self.config, spec),
+            hyper=self.init_hyper(spec),
+            updates=jnp.int32(0),
+            key=key,
+        )
+
+    @abc.abstractmethod
+    def init_params(self, spec: Spec, key: Key) -> tuple[Any, Key]:
+        """Networks, and numbers that are learned; and the key to go on with."""
+
+    def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
+        """The hyper-parameters that can move."""
+        return initial_hyper(self.config)
 
     @abc.abstractmethod
     def policy(self, state: Any) -> Any:
@@ -228,36 +209,37 @@ class Algorithm(abc.ABC):
         seen = seen_by_both(state.params.actor, state.params.critic, batch.observation)
         return batch._replace(observation=seen)
 
-    @property
-    def due_period(self) -> int:
-        """After how many updates the pattern of `due` repeats."""
-        return 1
-
     @abc.abstractmethod
-    def due(self, index: Index) -> Any:
-        """Which delayed parts take part in update number `index`.
-
-        The index is the engine's own and is never batched over members: a batched predicate
-        would turn a conditional into computing both sides. Where it is a plain int, the answer
-        is plain too, and a program compiled for it holds no conditional at all.
-        """
-
-    @abc.abstractmethod
-    def gradients(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
+    def gradients(
+        self, state: TrainState, batch: Any, key: Key, mask: UpdateMask
+    ) -> tuple[Gradients, Aux]:
         """The gradients of one prepared batch at this state. Pure; noise is drawn per row."""
 
-    @abc.abstractmethod
-    def apply(self, state: Any, gradients: Any) -> Any:
-        """Clip, descend, move targets, count. Skips what was not due."""
+    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
+        """Clip, descend, move targets, count. Delayed parts keep their values."""
+        assert gradients.mask is not None
+        params, opt_state = self.optimizers.step(state, gradients)
+        return state._replace(
+            params=params,
+            targets=move_targets(state, params, gradients.mask.targets),
+            opt_state=opt_state,
+            updates=state.updates + 1,
+        )
 
-    def update(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
+    def update(
+        self, state: TrainState, batch: Any, key: Key, mask: UpdateMask
+    ) -> tuple[TrainState, Aux]:
         """apply ∘ gradients, and nothing else."""
-        gradients, aux = self.gradients(state, batch, key, due)
+        gradients, aux = self.gradients(state, batch, key, mask)
         return self.apply(state, gradients), aux
+
+    def update_mask(self, index: Index) -> UpdateMask:
+        """Which delayed parts take part in update number `index`."""
+        return self.delays.mask(index)
 
     def get_weights(self, state: Any) -> dict[str, Tree]:
         """The networks that learn, by name. Their targets are not among them."""
-        return {name: getattr(state.params, name) for name in self.networks_in_state}
+        return {name: getattr(state.params, name) for name in self.optimizers.networks}
 
     def set_weights(self, state: Any, weights: dict[str, Tree]) -> Any:
         """The State with these networks; targets follow at once, as hard copies."""
@@ -272,61 +254,4 @@ class Algorithm(abc.ABC):
 
     def check(self, spec: Spec) -> None:
         """Refuse, before anything starts, a spec this algorithm cannot learn."""
-        names = {
-            Continuous: "continuous (a bounded Box)" if self.needs_bounds else "continuous (a Box)",
-            Discrete: "Discrete",
-            MultiDiscrete: "MultiDiscrete",
-        }
-        if not isinstance(spec.action, self.supported_actions):
-            can = " or ".join(names[kind] for kind in self.supported_actions)
-            raise EnvironmentError(
-                f"{self.name.upper()} needs {can} actions, "
-                f"but this environment's are {names[type(spec.action)].split(' ')[0]}"
-            )
-        if self.needs_bounds and isinstance(spec.action, Continuous) and not spec.action.bounded:
-            raise EnvironmentError(
-                f"{self.name.upper()} needs a bounded action Box (finite low and high), got "
-                f"low={list(spec.action.low)}, high={list(spec.action.high)}; "
-                "wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction"
-            )
-        self._check_observation(spec.observation)
-
-    def _check_observation(self, seen: ArraySpec) -> None:
-        name, config = self.name.upper(), self.config
-        vector = len(seen.shape) == 1 and seen.dtype == "float32"
-        if not (vector or seen.is_image or seen.in_bytes):
-            raise EnvironmentError(
-                f"{name} supports vectors of floats, images of uint8 or bool and dicts of these, "
-                f"got shape {seen.shape} of {seen.dtype}; "
-                "gymnasium.wrappers.FlattenObservation makes one vector of it"
-            )
-        if config.normalise_observations and not vector:
-            raise ConfigError(f"{name}: normalise_observations is for vectors, not for images")
-        if getattr(config, "random_shift", 0) and not seen.is_image:
-            raise ConfigError(f"{name}: random_shift is for images")
-        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
-        jax.eval_shape(lambda key: make_senses(seen, config, self.networks.encoder, key)[0], key)
-
-    def adapt(self, spec: Spec) -> Spec:
-        """The spec as this algorithm sees it: several choices at once become one, where it can
-        make only one."""
-        several = spec.action
-        can = self.supported_actions
-        # What only a continuous action would fit stays as it is, for `check` to refuse.
-        if not isinstance(several, MultiDiscrete) or MultiDiscrete in can or Discrete not in can:
-            return spec
-        joint = Joint.over(several)
-        if joint.n > MOST_JOINT_ACTIONS:
-            raise EnvironmentError(
-                f"{self.name.upper()} makes one choice among all combinations, and {joint.n:,} "
-                f"of them are too many (at most {MOST_JOINT_ACTIONS:,}); A2C chooses each by itself"
-            )
-        return Spec(spec.observation, joint)
-
-
-def mean_of_shards(shards: Sequence[Any]) -> Any:
-    """The gradients of a whole batch out of those of its equal shards. What was due is the same
-    for all of them and is not averaged."""
-    bare = [shard._replace(due=None) for shard in shards]
-    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *bare)
-    return mean._replace(due=shards[0].due)
+        check_spec(self, spec)

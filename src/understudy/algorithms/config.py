@@ -17,10 +17,10 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
-from understudy.ops.schedules import Schedule
+from understudy.ops.schedules import Schedule, linear
 from understudy.types import ConfigError
 
 
@@ -39,6 +39,12 @@ def setting(
     rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     told = {"moving": moving, "topic": topic}
     return dataclasses.field(default=default, metadata={**rules, **told})
+
+
+sense = partial(setting, topic="seeing and remembering")
+optimization = partial(setting, topic="optimizer")
+
+OPTIMIZERS = ("adam", "adamw", "rmsprop")
 
 
 def shown_name(name: str) -> str:
@@ -246,3 +252,25 @@ def field_docs(cls: type) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and documented:
                 docs[statement.target.id] = inspect.cleandoc(below.value.value)  # type: ignore
     return docs
+
+
+def check_optimizer(config: Any) -> list[str]:
+    """Problems between the settings of the optimizer."""
+    problems = []
+    if config.weight_decay is not None and config.optimizer != "adamw":
+        problems.append(f"weight_decay is AdamW's: optimizer must be adamw, not {config.optimizer}")
+    if config.adam_beta1 == 1.0 or config.adam_beta2 == 1.0:
+        problems.append("adam_beta1 and adam_beta2 must be below 1")
+    return problems
+
+
+def anneal_learning_rates(config: Config) -> dict[str, Schedule]:
+    """Schedules by which all learning rates fall to zero."""
+    rates = {name: rate for name, rate in config.moving().items() if "learning_rate" in name}
+    return {name: linear(rate, 0.0) for name, rate in rates.items()}
+
+
+def memory_width(memory: str | None, size: int) -> int:
+    """Numbers that the recurrent state of such a cell consists of; 0 where there is none."""
+    cells = {None: 0, "gru": 1, "lstm": 2}
+    return cells[memory] * size

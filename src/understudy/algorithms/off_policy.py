@@ -1,12 +1,19 @@
-"""The settings that all algorithms with a replay ring share."""
+"""What algorithms that learn from replay share: their settings, and what data they need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from understudy.algorithms.base import ReplayNeeds
-from understudy.algorithms.config import setting
-from understudy.algorithms.encoder_config import PerceptionConfig, sense
+from understudy.algorithms.config import (
+    OPTIMIZERS,
+    Config,
+    anneal_learning_rates,
+    check_optimizer,
+    memory_width,
+    optimization,
+    sense,
+    setting,
+)
 from understudy.ops.schedules import Schedule, linear
 from understudy.types import Sequences
 
@@ -25,11 +32,34 @@ REMEMBERING: Mapping[str, Any] = dict(
 
 
 @dataclass(frozen=True)
-class ReplayConfig(PerceptionConfig):
-    """The settings that all algorithms with a replay ring share. Abstract."""
+class ReplayNeeds:
+    """What an algorithm needs that learns from replay."""
+
+    on_policy: ClassVar[bool] = False
+
+    buffer_size: int
+    batch_size: int
+    n_step: int
+    start_steps: int | None  # uniformly random actions before the policy acts
+    max_start_steps: int  # where their number depends on the length of the run
+    min_buffer_size: int  # transitions stored before the first update
+    updates_per_step: float  # per environment transition, whatever the number of environments
+    update_every: int  # updates happen where transitions pass a multiple of this
+    updates_per_vector_step: float | None = None  # per step of all environments, instead
+    priority_exponent: float | None = None  # None: uniform sampling
+    priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
+    random_shift: int = 0  # pixels
+    sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
+    storage: str = "auto"  # where it is kept: device, host or disk
+    chunk_steps: int | None = None  # that are handed to the learner at a time
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(Config):
+    """The settings that all algorithms with replay share. Abstract."""
 
     learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
-    """Adam's step size, for every network without one of its own."""
+    """The optimizer's step size, for every network without one of its own."""
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The critics' own step size (default: learning_rate)."""
     anneal_learning_rate: bool = setting(False)
@@ -96,6 +126,32 @@ class ReplayConfig(PerceptionConfig):
     """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
     the run."""
 
+    optimizer: str = optimization("adam", choices=OPTIMIZERS)
+    """What turns gradients into steps."""
+    optimizer_epsilon: float | None = optimization(None, above=0.0)
+    """Keeps the optimizer from dividing by zero (default: Adam 1e-8, RMSprop 1e-5)."""
+    adam_beta1: float = optimization(0.9, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: how slowly the mean of the gradients forgets."""
+    adam_beta2: float = optimization(0.999, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: how slowly the mean of their squares forgets."""
+    weight_decay: float | None = optimization(None, at_least=0.0)
+    """AdamW: the share of every weight of the networks that a step of size 1 takes away (default:
+    0.01)."""
+    rmsprop_decay: float = optimization(0.99, at_least=0.0, at_most=1.0)
+    """RMSprop: how slowly the mean of the squares forgets."""
+    epsilon_inside_root: bool = optimization(True)
+    """RMSprop: add optimizer_epsilon to the mean square and not to its root."""
+
+    encoder: str = sense("auto", choices=("auto", "nature", "impala", "small"))
+    """What sees images; auto is nature from 36×36 pixels on, small below."""
+    encoder_features: int | None = sense(None, at_least=1)
+    """Features that come of an image (default: nature 512, impala 256, small 128)."""
+    frame_stack: int = sense(1, at_least=1)
+    """Newest images that make one observation; replay keeps each of them once."""
+    memory: str | None = sense(None, choices=("gru", "lstm"))
+    """The cell that remembers what was seen before; none by default."""
+    memory_size: int = sense(128, at_least=1)
+    """Features that such a cell has."""
     share_encoder: bool = sense(True)
     """Let the actor see and remember by the critics' encoder (of images) and memory."""
     actor_trains_encoder: bool = sense(False)
@@ -115,7 +171,7 @@ class ReplayConfig(PerceptionConfig):
     mean one."""
 
     def contradictions(self) -> list[str]:
-        problems = []
+        problems = check_optimizer(self)
         if self.prioritised and self.replay_storage in ("host", "disk"):
             problems.append(
                 "prioritised replay is kept on the device: replay_storage must be auto or device, "
@@ -154,9 +210,13 @@ class ReplayConfig(PerceptionConfig):
         if self.prioritised:
             curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
         if self.anneal_learning_rate:
-            rates = {name: rate for name, rate in self.moving().items() if "learning_rate" in name}
-            curves |= {name: linear(rate, 0.0) for name, rate in rates.items()}
+            curves |= anneal_learning_rates(self)
         return curves
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers that a recurrent state consists of; 0 where there is none."""
+        return memory_width(self.memory, self.memory_size)
 
     @property
     def needs(self) -> ReplayNeeds:

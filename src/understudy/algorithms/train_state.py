@@ -15,7 +15,7 @@ from understudy.types import Key, Scalar, Tree
 class TrainState(NamedTuple):
     params: Any  # what optimizers move, by name: networks, and numbers such as a temperature
     targets: Any  # slowly moving copies, under the names of what they follow
-    opt_state: dict[str, Tree]  # of every optimizer
+    opt_state: dict[str, Tree]  # of every optimizer, under the names of what they move
     normalizer: Running  # statistics of observations and returns
     hyper: dict[str, Scalar]  # hyper-parameters that can move
     updates: Int32[Array, ""]

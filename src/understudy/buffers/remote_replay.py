@@ -23,4 +23,4 @@ class RemoteReplayBuffer(Buffer):
         return state
 
     def sample(self, state: Any, key: Key, hyper: Hyper) -> tuple[Any, None]:
-        raise NotImplementedError("the gradient workers sample")
+        raise AssertionError("the gradient workers sample, not the learner")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import final
 
-from understudy.algorithms.base import RolloutNeeds
+from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.training.setup import Setting
 from understudy.types import ConfigError
 

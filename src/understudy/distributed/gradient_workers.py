@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
-from understudy.algorithms.base import Needs, ReplayNeeds
+from understudy.algorithms.base import Needs
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
@@ -20,7 +20,7 @@ from understudy.distributed.worker_pool import Crew, Task
 from understudy.training.gradient_sharding import Shares, check_shares
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.updates import LearnerState, Ready, minibatch, ready, shuffled
+from understudy.training.updates import LearnerState, Ready, minibatch, minibatch_rows, ready
 from understudy.types import ConfigError
 
 
@@ -28,7 +28,7 @@ class InFlight(NamedTuple):
     """A batch that a worker has for itself."""
 
     now: Ready
-    due: Any
+    mask: Any
     version: int  # updates applied when it was drawn
 
 
@@ -59,22 +59,16 @@ class GradientWorkers:
         self._minibatch = jax.jit(over_members(minibatch, members, shared=(2,)))
         self._send = jax.jit(shares.send, static_argnums=2)
 
-        epochs = getattr(self._algorithm.needs, "epochs", 1)
-
-        def order(state: Any, whole: Ready, count: int) -> Array:
-            return over_members(partial(shuffled, count=count, epochs=epochs), members)(
-                state, whole
-            )
-
         def receive(
             answers: Any, learner: LearnerState, priorities: Any, experience: Any, now: Ready,
-            due: Any,
+            mask: Any,
         ):  # fmt: skip
             if priorities is not None:
                 experience = buffer.with_priorities(experience, priorities)
-            return shares.receive(answers, learner, experience, now, due, self._asynchronous)
+            return shares.receive(answers, learner, experience, now, mask, self._asynchronous)
 
-        self._order = jax.jit(order, static_argnums=2)
+        rows = partial(minibatch_rows, self._algorithm)
+        self._order = jax.jit(over_members(rows, members))
         self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
 
     def learn(
@@ -99,16 +93,16 @@ class GradientWorkers:
         whole = order = None
         if self._algorithm.needs.on_policy and count > 1:
             whole = self._ready(learner.state, experience)
-            order = self._order(learner.state, whole, count)
+            order = self._order(learner.state, whole)
         for place, index in enumerate(range(first_index, first_index + count)):
             if whole is None or order is None:
                 now = self._draw(learner, experience, index)
             else:
                 now = self._minibatch(whole, order[:, place], np.int32(index))
-            due, numbers = self._ask(learner, now, index, self._count)
+            mask, numbers = self._ask(learner, now, index, self._count)
             answers = dict(self._crew.next() for _ in numbers)
             answers = [answers[number] for number in numbers]
-            learner, experience = self._finish(answers, learner, experience, now, due)
+            learner, experience = self._finish(answers, learner, experience, now, mask)
         return learner, experience
 
     def _learn_on_arrival(
@@ -119,18 +113,18 @@ class GradientWorkers:
         while applied < count:
             while len(self._flying) < self._count:
                 now = self._draw(learner, experience, self._asked)
-                due, (number,) = self._ask(learner, now, self._asked, 1)
-                self._flying[number] = InFlight(now, due, self._version)
+                mask, (number,) = self._ask(learner, now, self._asked, 1)
+                self._flying[number] = InFlight(now, mask, self._version)
                 self._asked += 1
                 state = learner.state._replace(key=now.next_key)  # the next one draws others
                 learner = learner._replace(state=state)
             number, answer = self._crew.next()
-            now, due, version = self._flying.pop(number)
+            now, mask, version = self._flying.pop(number)
             if self._version - version > self._most_stale:
                 self._dropped += 1
                 continue
             self._staleness.append(self._version - version)
-            learner, experience = self._finish([answer], learner, experience, now, due)
+            learner, experience = self._finish([answer], learner, experience, now, mask)
             self._version += 1
             applied += 1
         return learner, experience
@@ -145,18 +139,18 @@ class GradientWorkers:
     def _ask(
         self, learner: LearnerState, now: Ready, index: int, shares: int
     ) -> tuple[Any, list[int]]:
-        due = self._algorithm.due(index)
+        mask = self._algorithm.update_mask(index)
         sent, parts = jax.device_get(self._send(learner.state, now.batch, shares))
         key = np.asarray(now.key)
-        return due, [self._crew.ask(Task(sent, part, key, due)) for part in parts]
+        return mask, [self._crew.ask(Task(sent, part, key, mask)) for part in parts]
 
     def _finish(
-        self, answers: list[Any], learner: LearnerState, experience: Any, now: Ready, due: Any
+        self, answers: list[Any], learner: LearnerState, experience: Any, now: Ready, mask: Any
     ) -> tuple[LearnerState, Any]:
         # Priorities are given up to the program that changes them.
         priorities = self._buffer.get_priorities(experience)
         rest = None if priorities is None else experience._replace(priorities=None)
-        learner, revised = self._receive(answers, learner, priorities, rest, now, due)
+        learner, revised = self._receive(answers, learner, priorities, rest, now, mask)
         return learner, self._buffer.with_priorities(experience, revised)
 
     def facts(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from understudy.algorithms.base import RolloutNeeds
+from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import RemoteReplayBuffer
 from understudy.distributed.collectors import Delivery, Order, Recipe, RemoteCollector
 from understudy.distributed.config import Cluster, widened
@@ -67,6 +67,7 @@ class ClusterTrainer(Trainer):
         self.held = self.learning = Learner(setting.algorithm, self.buffer, self._rows, *started)
         self.setting = setting
         self.update_schedule = self._make_update_schedule()
+        self._refuse_long_chunks()
         self._ray = join(cluster)
         self._workers: GradientWorkers | ShardedWorkers | None = None
         if cluster.gradient_workers:
@@ -86,6 +87,16 @@ class ClusterTrainer(Trainer):
         self._faults: dict[tuple[int, int], dict[str, int]] = {}  # of every collector that was
         self._staleness: list[int] = []
         self._dropped = 0
+
+    def _refuse_long_chunks(self) -> None:
+        """A delivery, and the row before it that may end an episode, must fit a lane of replay."""
+        wide = self._wide_setting
+        if not self._on_policy and self._length + 1 >= wide.buffer.num_slots:
+            raise ConfigError(
+                f"a delivery of {self._length} steps does not fit replay, which holds "
+                f"{wide.buffer.num_slots - 1} steps of each of {wide.num_envs} environments: raise "
+                "buffer_size, or lower fragment"
+            )
 
     @property
     def _length(self) -> int:

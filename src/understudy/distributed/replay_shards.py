@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from understudy.algorithms.base import ReplayNeeds
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, load_ray
@@ -108,8 +108,8 @@ class Shard:
             self._number = number
         return True
 
-    def gradients(self, sent: dict[str, np.ndarray], due: Any) -> Any:
-        return jax.device_get(self._answer(sent, self._experience, self._place, due))
+    def gradients(self, sent: dict[str, np.ndarray], mask: Any) -> Any:
+        return jax.device_get(self._answer(sent, self._experience, self._place, mask))
 
     def named(self) -> Named:
         return self._buffer.state_dict(self._experience)
@@ -143,7 +143,7 @@ class InFlight(NamedTuple):
     """A gradient that a worker computes by itself."""
 
     worker: _Worker
-    due: Any
+    mask: Any
     version: int  # updates applied when it was asked for
     since: float
 
@@ -231,19 +231,19 @@ class ShardedWorkers:
             learner = self._learn_on_arrival(learner, count)
         else:
             for index in range(first_index, first_index + count):
-                learner = self._learn_together(learner, self._algorithm.due(index))
+                learner = self._learn_together(learner, self._algorithm.update_mask(index))
         self._next_index = first_index + count
         return learner, experience
 
-    def _learn_together(self, learner: LearnerState, due: Any) -> LearnerState:
+    def _learn_together(self, learner: LearnerState, mask: Any) -> LearnerState:
         sent, learner = self._tell(learner)
-        ask = partial(self._ask, sent=jax.device_get(sent), due=due)
+        ask = partial(self._ask, sent=jax.device_get(sent), mask=mask)
         asked = [(worker, ask(worker)) for worker in self.workers]
         answers = [self._have(worker, ask, reference) for worker, reference in asked]
         for worker, (held, _) in zip(self.workers, answers, strict=True):
             self._look_at(worker, held)
         self._refuse_if_all_are_empty()
-        return self._receive(answers, learner, due)
+        return self._receive(answers, learner, mask)
 
     def _learn_on_arrival(self, learner: LearnerState, count: int) -> LearnerState:
         """What is still being computed in the end stays in flight for the next call."""
@@ -255,7 +255,7 @@ class ShardedWorkers:
             if not done:
                 self._replace_silent()
                 continue
-            worker, due, version, _ = self._flying.pop(done[0])
+            worker, mask, version, _ = self._flying.pop(done[0])
             answer = self._take(worker, done[0])
             if answer is None or not self._look_at(worker, answer[0]):
                 continue
@@ -263,7 +263,7 @@ class ShardedWorkers:
                 self._dropped += 1
                 continue
             self._staleness.append(self._version - version)
-            learner = self._receive([answer], learner, due)
+            learner = self._receive([answer], learner, mask)
             self._version += 1
             applied += 1
         return learner
@@ -275,9 +275,9 @@ class ShardedWorkers:
             if worker.place in busy or worker.empty:
                 continue
             sent, learner = self._tell(learner)
-            due = self._algorithm.due(self._asked)
-            reference = self._ask(worker, jax.device_get(sent), due)
-            self._flying[reference] = InFlight(worker, due, self._version, time.monotonic())
+            mask = self._algorithm.update_mask(self._asked)
+            reference = self._ask(worker, jax.device_get(sent), mask)
+            self._flying[reference] = InFlight(worker, mask, self._version, time.monotonic())
             self._asked += 1
         return learner
 
@@ -307,11 +307,11 @@ class ShardedWorkers:
         if worker.latest is not None:
             self._send_latest(worker)
 
-    def _ask(self, worker: _Worker, sent: dict[str, np.ndarray], due: Any) -> Any:
+    def _ask(self, worker: _Worker, sent: dict[str, np.ndarray], mask: Any) -> Any:
         def ask() -> Any:
             if self._told[0] is not sent:
                 self._told = (sent, self._ray.put(sent))
-            return worker.actor.gradients.remote(self._told[1], due)
+            return worker.actor.gradients.remote(self._told[1], mask)
 
         return insist(self._ray, ask)
 

@@ -35,7 +35,7 @@ class Task(NamedTuple):
     sent: dict[str, np.ndarray]  # of the State; the same object for all shares of one update
     batch: Any  # [members, rows, ...]
     key: np.ndarray
-    due: Any
+    mask: Any
 
 
 @final
@@ -53,8 +53,8 @@ class Remote:
     def pid(self) -> int:
         return os.getpid()
 
-    def gradients(self, sent: dict[str, np.ndarray], batch: Any, key: np.ndarray, due: Any):
-        return jax.device_get(self._answer(sent, batch, key, due))
+    def gradients(self, sent: dict[str, np.ndarray], batch: Any, key: np.ndarray, mask: Any):
+        return jax.device_get(self._answer(sent, batch, key, mask))
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Crew:
         task = self._tasks[number]
         if self._told[0] is not task.sent:
             self._told = (task.sent, self._ray.put(task.sent))
-        return worker.actor.gradients.remote(self._told[1], task.batch, task.key, task.due)
+        return worker.actor.gradients.remote(self._told[1], task.batch, task.key, task.mask)
 
     def _collect(self, worker: _Worker) -> tuple[int | None, Any]:
         """What a worker owed: a task's answer, or its process id when it has started. No answer if

@@ -1,11 +1,13 @@
 """Pictures changed in ways that leave their meaning."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int32, Shaped
 
 from understudy.networks.cnn import picture_axes
-from understudy.types import Key
+from understudy.types import Batch, History, Key
 
 
 def random_shift(
@@ -32,3 +34,19 @@ def random_shift(
         return jax.lax.dynamic_slice(jnp.pad(picture, widths, mode="edge"), start, shape)
 
     return jax.vmap(shift)(images, row)
+
+
+def shift_images(batch: Batch, frames: int, most: int, key: Key) -> Batch:
+    """Images moved by a few pixels, each row's by its own (each sequence's all alike)."""
+    here, there = jax.random.split(jax.random.fold_in(key, 1))
+    seen, then = batch.observation, batch.next_observation
+
+    def move(images: Array, key: Key) -> Array:
+        rows = jnp.arange(len(images), dtype=jnp.int32)
+        return random_shift(images, images.shape[1:], most, key, rows, frames)
+
+    if isinstance(seen, History):  # one sequence, asked about at two times
+        moved = jax.vmap(move, (1, None), 1)(seen.observation, here)
+        seen, then = (dataclasses.replace(one, observation=moved) for one in (seen, then))
+        return batch._replace(observation=seen, next_observation=then)
+    return batch._replace(observation=move(seen, here), next_observation=move(then, there))

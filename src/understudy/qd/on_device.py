@@ -69,7 +69,7 @@ def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
     """The first generation, any number of later ones, and what plays policies again."""
     plan, length = generations.plan, generations.plan.config.episode_length
     size, descriptor = generations.size, plan.descriptor
-    stage = NativeStage(plan.td3, env, plan.spec, size, 1, descriptor, length, buffer=plan.buffer)
+    stage = NativeStage(plan.td3, env, plan.spec, (size, 1), descriptor, length, buffer=plan.buffer)
 
     def evaluated(state: State, policies: Tree) -> State:
         keys = generations.start_keys(state, generations.born(state.generation))

@@ -24,10 +24,11 @@ from understudy.state_dict import Named, name_leaves, put_back
 from understudy.training.actions import to_real, uniform_actions
 from understudy.training.device_sharding import divides_rows
 from understudy.training.program_cache import shared
+from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.training.step_packing import extras_of
 from understudy.training.trainer import Held, Setting, Trainer
-from understudy.training.updates import LearnerState, move, observe, updates
+from understudy.training.updates import LearnerState, move, updates
 from understudy.types import Chunk, Key, Step, Tree
 
 ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from understudy.algorithms.base import ReplayNeeds
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.training.setup import Setting
 from understudy.types import ConfigError, Tree
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from understudy.algorithms.base import Needs, RolloutNeeds
+from understudy.algorithms.base import Needs
+from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.types import ConfigError
 
 SECONDS_TO_JOIN = 30

@@ -97,19 +97,19 @@ class NativeStage:
         algorithm: Algorithm,
         env: NativeEnv,
         spec: Spec,
-        members: int,
-        episodes: int,
+        shape: tuple[int, int],
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
         mode: Mode = DETERMINISTIC,
         buffer: Buffer | None = None,
     ):
-        """Steps are added to the `buffer`, if there is one, with a lane for every row."""
+        """`shape` is (members, episodes). Steps are added to the `buffer`, if there is one, with a
+        lane for every row."""
         self._algorithm, self._env, self._spec = algorithm, env, spec
         self._buffer = buffer
-        self._members, self._episodes, self._descriptor = members, episodes, descriptor
+        (self._members, self._episodes), self._descriptor = shape, descriptor
         self._limit = min(episode_length or env.max_steps, env.max_steps)
-        self._act, self._draws = act_program(algorithm, members, spec, mode), mode.draws
+        self._act, self._draws = act_program(algorithm, shape[0], spec, mode), mode.draws
 
     def play(self, policies: Any, keys: Key, experience: Any = None) -> tuple[Played, Any]:
         """Pure. `policies` and `keys` have a member axis; `experience` is the buffer's state."""
@@ -192,19 +192,19 @@ class HostStage:
         self,
         algorithm: Algorithm,
         envs: HostEnvs,
-        members: int,
-        episodes: int,
+        shape: tuple[int, int],
         descriptor: Descriptor | None = None,
         episode_length: int | None = None,
         limited: bool = True,
         mode: Mode = DETERMINISTIC,
         keys: Key | None = None,
     ):
-        """Episodes end after `episode_length` steps, if one is given; `limited` says whether the
-        environments state a time limit of their own. A `mode` that draws needs a key for each
-        member."""
+        """`shape` is (members, episodes). Episodes end after `episode_length` steps, if one is
+        given; `limited` says whether the environments state a time limit of their own. A `mode`
+        that draws needs a key for each member."""
         self.envs = envs
-        self._members, self._episodes, self._descriptor = members, episodes, descriptor
+        self._members, self._episodes = members, episodes = shape
+        self._descriptor = descriptor
         self._limit, self._limited, self._said = episode_length, limited, False
         self._act = compiled_act(algorithm, members, envs.spec, mode)
         self._begin = lambda policies: initial_memory(algorithm, policies, members, episodes)

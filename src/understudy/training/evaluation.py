@@ -58,7 +58,7 @@ class HostEvaluator:
         self._stage = HostStage(
             setting.algorithm,
             envs,
-            *shape,
+            shape,
             plan.descriptor,
             limited=limited,
             mode=plan.mode,
@@ -95,7 +95,7 @@ def _native_program(
 ) -> Callable[[Any, Any], Played]:
     shape = (setting.num_seeds, plan.episodes)
     stage = NativeStage(
-        setting.algorithm, env, setting.spec, *shape, plan.descriptor, mode=plan.mode
+        setting.algorithm, env, setting.spec, shape, plan.descriptor, mode=plan.mode
     )
     return jax.jit(lambda policy, keys: stage.play(policy, keys)[0])
 

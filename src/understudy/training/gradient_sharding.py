@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.algorithms.base import Aux, ReplayNeeds, mean_of_shards
+from understudy.algorithms.base import Aux
+from understudy.algorithms.gradients import mean_of_shards
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
@@ -111,20 +113,20 @@ class Shares:
         parts = over_members(partial(share, count=count), self.members)(batch)
         return self._state_layout.join(without_moments(state)), parts
 
-    def answer(self, sent: dict[str, Array], batch: Any, key: Key, due: Any) -> dict[str, Array]:
-        """A worker's part. `due` is plain, and the program is compiled for it."""
-        answer = self._gradients(self._state_layout.split(sent), batch, key, due)
+    def answer(self, sent: dict[str, Array], batch: Any, key: Key, mask: Any) -> dict[str, Array]:
+        """A worker's part. `mask` is plain, and the program is compiled for it."""
+        answer = self._gradients(self._state_layout.split(sent), batch, key, mask)
         return Layout(answer).join(answer)
 
     def receive(
         self, answers: list[dict[str, Array]], learner: LearnerState, experience: Any,
-        now: Ready, due: Any, late: bool = False,
+        now: Ready, mask: Any, late: bool = False,
     ) -> tuple[LearnerState, Priorities | None]:  # fmt: skip
         """Finish the update that these answer. If they come `late`, others may have been finished
         since it was made `ready`: the learner's key has moved on by itself, and so has the
         ring. Experience is needed for its priorities only."""
         rows = jax.tree.map(lambda x: _first_of(x, len(answers)), now.batch)
-        shapes = jax.eval_shape(partial(self._gradients, due=due), self._state, rows, now.key)
+        shapes = jax.eval_shape(partial(self._gradients, mask=mask), self._state, rows, now.key)
         parts = [Layout(shapes).split(answer) for answer in answers]
 
         def one(learner: LearnerState, experience: Any, now: Ready, parts: list[Any]) -> Tree:
@@ -135,7 +137,7 @@ class Shares:
             if late:
                 place = still_drawable(priorities, now.place)
                 now = now._replace(next_key=learner.state.key, place=place)
-            gradients = gradients._replace(due=due)
+            gradients = gradients._replace(mask=mask)
             learner, good = finish(self.algorithm, learner, now, gradients, aux)
             if priorities is None:
                 return learner, None
@@ -144,10 +146,10 @@ class Shares:
 
         return over_members(one, self.members)(learner, experience, now, parts)
 
-    def _gradients(self, state: Any, batch: Any, key: Key, due: Any) -> tuple[Any, Aux]:
+    def _gradients(self, state: Any, batch: Any, key: Key, mask: Any) -> tuple[Any, Aux]:
         def one(state: Any, batch: Any, key: Key) -> tuple[Any, Aux]:
-            gradients, aux = self.algorithm.gradients(state, batch, key, due)
-            return gradients._replace(due=None), aux
+            gradients, aux = self.algorithm.gradients(state, batch, key, mask)
+            return gradients._replace(mask=None), aux
 
         return over_members(one, self.members)(state, batch, key)
 
@@ -174,17 +176,17 @@ class Draws:
         return self._layout.join(without_moments(state)), moved_on
 
     def answer(
-        self, sent: dict[str, Array], experience: Any, place: Array, due: Any
+        self, sent: dict[str, Array], experience: Any, place: Array, mask: Any
     ) -> tuple[Array, dict[str, Array]]:
         """The part of the worker at that place: how much it holds [K], and what it tells."""
-        held, told = self._tell(self._layout.split(sent), experience, place, due)
+        held, told = self._tell(self._layout.split(sent), experience, place, mask)
         return held, Layout(told).join(told)
 
     def receive(
-        self, answers: list[tuple[Array, dict[str, Array]]], learner: LearnerState, due: Any
+        self, answers: list[tuple[Array, dict[str, Array]]], learner: LearnerState, mask: Any
     ) -> LearnerState:
         """Finish the update that these answer."""
-        tell = partial(self._tell, due=due)
+        tell = partial(self._tell, mask=mask)
         _, shapes = jax.eval_shape(tell, self._state, self._experience, jnp.int32(0))
         parts = [(held, Layout(shapes).split(told)) for held, told in answers]
 
@@ -192,19 +194,19 @@ class Draws:
             gradients, metrics = weighed(parts)
             key = learner.state.key
             aux = Aux(metrics, jnp.zeros(0))
-            gradients = gradients._replace(due=due)
+            gradients = gradients._replace(mask=mask)
             return finish(self._algorithm, learner, Ready(None, None, key, key), gradients, aux)[0]
 
         return over_members(one, self.members)(learner, parts)
 
-    def _tell(self, state: Any, experience: Any, place: Array, due: Any) -> Any:
+    def _tell(self, state: Any, experience: Any, place: Array, mask: Any) -> Any:
         def one(state: Any, experience: Any, place: Array) -> Any:
             state = state._replace(key=jax.random.fold_in(state.key, place))
             now = ready(self._algorithm, self._buffer, state, experience)
-            gradients, aux = self._algorithm.gradients(state, now.batch, now.key, due)
+            gradients, aux = self._algorithm.gradients(state, now.batch, now.key, mask)
             # Before the first whole sequence there are steps, but nothing to draw.
             held = jnp.where(jnp.any(now.batch.weight > 0), jnp.sum(experience.stored), 0)
-            return held, (gradients._replace(due=None), aux.metrics)
+            return held, (gradients._replace(mask=None), aux.metrics)
 
         return over_members(one, self.members, shared=(2,))(state, experience, place)
 

@@ -17,10 +17,11 @@ from understudy.algorithms.base import Algorithm
 from understudy.buffers import Buffer
 from understudy.training.device_sharding import divides_rows, shared_by_all
 from understudy.training.program_cache import shared
+from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import over_members
 from understudy.training.step_packing import RowType, as_bytes, extras_of, to_chunk
 from understudy.training.transport import Form, Transport
-from understudy.training.updates import LearnerState, move, observe, updates
+from understudy.training.updates import LearnerState, move, updates
 from understudy.types import Tree
 
 MOST_PHASES = 4  # of delayed updates, that are worth a program each
@@ -141,7 +142,7 @@ class Learner:
         self, data: Any, given: Rows | None, count: int, moving: tuple[str, ...], values: Any,
         steps: tuple[int, ...],
     ) -> tuple[Any, Tree]:  # fmt: skip
-        period = self._algorithm.due_period
+        period = self._algorithm.delays.period
         phase = self._done % period if count == 1 and period <= MOST_PHASES else None
         call = Call(count, phase, moving, steps if moving else ())
         self.transport.packed, left, self._index, sent = self.program(

@@ -18,7 +18,7 @@ from typing import ClassVar, final
 import jax
 import numpy as np
 
-from understudy.algorithms.base import RolloutNeeds
+from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.envs.base import HostEnvs
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.collector import Collector

@@ -82,7 +82,7 @@ class HostPlayhouse(Playhouse):
         plan = self._programme
         envs = plan.source.make_host(plan.rows, seeds, plan.workers, plan.guard, plan.descriptor)
         envs.speak(plan.spec.action)
-        return HostStage(plan.algorithm, envs, plan.rows, 1, plan.descriptor, plan.episode_length)
+        return HostStage(plan.algorithm, envs, (plan.rows, 1), plan.descriptor, plan.episode_length)
 
     def play(
         self,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from understudy.algorithms.base import ReplayNeeds
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, HostReplayBuffer
 from understudy.training.program_cache import shared
 from understudy.training.setup import Setting, make_frame_replay

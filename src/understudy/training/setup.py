@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from understudy.algorithms.base import Algorithm, ReplayNeeds
+from understudy.algorithms.base import Algorithm
+from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, FrameReplayBuffer, ReplayBuffer, RolloutBuffer
 from understudy.types import ConfigError, Spec
 

@@ -15,7 +15,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import final
 
-from understudy.algorithms.base import Needs, RolloutNeeds
+from understudy.algorithms.base import Needs
+from understudy.algorithms.on_policy import RolloutNeeds
 
 
 @final

@@ -1,43 +1,22 @@
 """Updates: sample a batch, compute gradients, apply them unless they are not finite."""
 
-import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.on_policy import RolloutNeeds
+from understudy.algorithms.optim import Gradients, Index
 from understudy.buffers import Buffer, Priorities
-from understudy.buffers.base import own_lanes, put_lanes
-from understudy.networks.augmentation import random_shift
+from understudy.networks.augmentation import shift_images
 from understudy.training.device_sharding import split_rows
+from understudy.training.meter import Meter, empty_meter, is_frozen, record
 from understudy.training.program_cache import shared
 from understudy.training.setup import make_buffer
-from understudy.types import (
-    Batch,
-    Chunk,
-    DivergedError,
-    History,
-    Key,
-    Metrics,
-    Spec,
-    Step,
-    Tree,
-)
-
-LONGEST_ROW_OF_DISCARDS = 10  # after which a member is frozen
-
-
-class Meter(NamedTuple):
-    """Sums of metrics since the last log, kept on the device; fetched once per log."""
-
-    total: Float[Array, " metrics"]
-    count: Float[Array, " metrics"]
-    discarded: Int32[Array, ""]  # updates thrown away because they were not finite
-    discarded_in_a_row: Int32[Array, ""]
+from understudy.types import Key, Metrics, Spec, Tree
 
 
 class LearnerState(NamedTuple):
@@ -48,6 +27,10 @@ class LearnerState(NamedTuple):
     open_return: Float[Array, " envs"]  # discounted, of each environment's episode so far
 
 
+def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> LearnerState:
+    return LearnerState(algorithm.init(spec, key), empty_meter(metrics), jnp.zeros(num_envs))
+
+
 @shared
 def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
     """The names of the numbers in a Meter, in order; nothing is computed."""
@@ -56,40 +39,10 @@ def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
         state = algorithm.init(spec, key)
         buffer = make_buffer(algorithm, spec, num_envs)
         batch, _ = sample_batch(algorithm, buffer, state, buffer.init(), key)
-        _, aux = algorithm.gradients(state, batch, key, algorithm.due(jnp.int32(0)))
+        _, aux = algorithm.gradients(state, batch, key, algorithm.update_mask(jnp.int32(0)))
         return aux.metrics
 
     return sorted(jax.eval_shape(metrics, jax.random.PRNGKey(0)))
-
-
-def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
-    """Means per member of a meter [members, ...] on the host, and the meter to go on with. What was
-    not computed since the last time is absent; of members that have diverged it is NaN."""
-    frozen = diverged(meter)
-    if frozen.all():
-        of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""
-        raise DivergedError(
-            f"training diverged: the last {LONGEST_ROW_OF_DISCARDS} updates{of} were not finite "
-            "and were discarded; lower the learning rate or the reward scale"
-        )
-    means = {}
-    for place, name in enumerate(names):
-        total, count = np.asarray(meter.total)[:, place], np.asarray(meter.count)[:, place]
-        if (count[~frozen] > 0).all():
-            means[name] = np.where(frozen, np.nan, total / np.maximum(count, 1))
-    if meter.discarded.any():
-        means["discarded_updates"] = np.asarray(meter.discarded, np.float32)
-    return means, meter._replace(total=meter.total * 0, count=meter.count * 0)
-
-
-def diverged(meter: Meter) -> np.ndarray:
-    """[members]: whether a member's updates were not finite so often in a row that it is frozen."""
-    return np.asarray(meter.discarded_in_a_row) >= LONGEST_ROW_OF_DISCARDS
-
-
-def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> LearnerState:
-    meter = Meter(jnp.zeros(metrics), jnp.zeros(metrics), jnp.int32(0), jnp.int32(0))
-    return LearnerState(algorithm.init(spec, key), meter, jnp.zeros(num_envs))
 
 
 def finite(gradients: Tree) -> Bool[Array, ""]:
@@ -108,37 +61,6 @@ def move(learner: LearnerState, moved: dict[str, Array]) -> LearnerState:
     return learner._replace(state=learner.state._replace(hyper=hyper))
 
 
-def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> LearnerState:
-    """Take the steps of a chunk into the running statistics, one after the other, where there are
-    any."""
-    if learner.state.normalizer == (None, None):
-        return learner
-    everyone = learner.open_return
-    own = learner._replace(open_return=own_lanes(chunk, everyone))
-
-    def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
-        return _observe_step(algorithm, learner, *now), None
-
-    rows = (chunk.steps, chunk.valid)
-    if len(chunk.valid) == 1:
-        own, _ = one(own, jax.tree.map(lambda x: x[0], rows))
-    else:
-        own, _ = jax.lax.scan(one, own, rows)
-    return own._replace(open_return=put_lanes(chunk, everyone, own.open_return))
-
-
-def _observe_step(
-    algorithm: Algorithm, learner: LearnerState, step: Step, valid: Bool[Array, " envs"]
-) -> LearnerState:
-    state, _, open_return = learner
-    if state.normalizer.returns is not None:
-        open_return = state.hyper["gamma"] * open_return + step.reward
-    state = algorithm.observe(state, step.observation, open_return, valid)
-    if state.normalizer.returns is not None:
-        open_return = jnp.where(step.last | ~valid, 0.0, open_return)
-    return learner._replace(state=state, open_return=open_return)
-
-
 def updates(
     algorithm: Algorithm, buffer: Buffer, learner: LearnerState, data: Any, first_index: Index,
     count: Index, moved: dict[str, Array] | None = None,
@@ -148,12 +70,12 @@ def updates(
 
     `data` is the buffer's state or, of a buffer that is `fed`, what the host has drawn, with an
     axis of `count`. `moved` holds the values of scheduled hyper-parameters, one for each update.
-    Where the first index is known and whole periods of `due` follow it, the program holds no
+    Where the first index is known and whole periods of the delays follow it, the program holds no
     conditional."""
-    if algorithm.needs.on_policy:
+    if isinstance(algorithm.needs, RolloutNeeds):
         assert isinstance(count, int)
         return _learn_rollout(algorithm, buffer, learner, data, first_index, count), None
-    priorities, period = buffer.get_priorities(data), algorithm.due_period
+    priorities, period = buffer.get_priorities(data), algorithm.delays.period
     given = data if buffer.fed else None  # otherwise each update samples from all of it
     one = partial(_learn_batch, algorithm, buffer, data)
     start = (learner, priorities)
@@ -211,33 +133,11 @@ def sample_batch(
     return algorithm.prepare(state, batch), place
 
 
-def shift_images(batch: Batch, frames: int, most: int, key: Key) -> Batch:
-    """Images moved by a few pixels, each row's by its own (each sequence's all alike)."""
-    here, there = jax.random.split(jax.random.fold_in(key, 1))
-    seen, then = batch.observation, batch.next_observation
-
-    def move(images: Array, key: Key) -> Array:
-        rows = jnp.arange(len(images), dtype=jnp.int32)
-        return random_shift(images, images.shape[1:], most, key, rows, frames)
-
-    if isinstance(seen, History):  # one sequence, asked about at two times
-        moved = jax.vmap(move, (1, None), 1)(seen.observation, here)
-        seen, then = (dataclasses.replace(one, observation=moved) for one in (seen, then))
-        return batch._replace(observation=seen, next_observation=then)
-    return batch._replace(observation=move(seen, here), next_observation=move(then, there))
-
-
-def shuffled(state: Any, whole: Ready, count: int, epochs: int = 1) -> Int32[Array, "count rows"]:
-    """The rows of each of `count` updates that share what is `ready`, at random: every epoch goes
-    through all rows once."""
-    rows, shuffle_key = len(whole.batch.row), jax.random.split(state.key, 3)[1]
-    if count == epochs:  # whole rollouts, whose rows need not be shuffled
-        return jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (count, rows))
-    if epochs == 1:
-        return jax.random.permutation(shuffle_key, rows).reshape(count, -1)
-    keys = jax.random.split(shuffle_key, epochs)
-    orders = jax.vmap(partial(jax.random.permutation, x=rows))(keys)
-    return orders.reshape(count, -1)
+def minibatch_rows(algorithm: Algorithm, state: Any, whole: Ready) -> Int32[Array, "updates rows"]:
+    """The rows of each of the updates that share what is `ready`."""
+    needs = algorithm.needs
+    assert isinstance(needs, RolloutNeeds)
+    return needs.minibatch_rows(len(whole.batch.row), jax.random.split(state.key, 3)[1])
 
 
 def minibatch(whole: Ready, rows: Int32[Array, " rows"], index: Index) -> Ready:
@@ -247,17 +147,16 @@ def minibatch(whole: Ready, rows: Int32[Array, " rows"], index: Index) -> Ready:
 
 
 def finish(
-    algorithm: Algorithm, learner: LearnerState, now: Ready, gradients: Any, aux: Aux
+    algorithm: Algorithm, learner: LearnerState, now: Ready, gradients: Gradients, aux: Aux
 ) -> Tree:
-    """Take the step, unless it is not finite: then it is discarded as a whole. Weights, moments,
-    targets and counters keep their values; only the random key moves on. After a row of such steps
-    the member is frozen: it takes no step any more. Gives the learner, and whether the step was
-    taken."""
-    frozen = learner.meter.discarded_in_a_row >= LONGEST_ROW_OF_DISCARDS
-    state, good = learner.state, finite(gradients) & ~frozen
+    """Take the step, unless it is not finite: then it is discarded as a whole. Params, targets,
+    optimizers and counters keep their values; only the random key moves on. After a row of such
+    steps the member is frozen: it takes no step any more. Gives the learner, and whether the step
+    was taken."""
+    state, good = learner.state, finite(gradients) & ~is_frozen(learner.meter)
     proposed = algorithm.apply(state, gradients)
     state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
-    meter = _record(learner.meter, aux.metrics, good)
+    meter = record(learner.meter, aux.metrics, good)
     return learner._replace(state=state._replace(key=now.next_key), meter=meter), good
 
 
@@ -290,26 +189,14 @@ def _learn_rollout(
         return _update(algorithm, learner, minibatch(whole, *share), share[1])[0], None
 
     indices = first_index + jnp.arange(count, dtype=jnp.int32)
-    epochs = getattr(algorithm.needs, "epochs", 1)
-    order = shuffled(learner.state, whole, count, epochs)
+    order = minibatch_rows(algorithm, learner.state, whole)
     return jax.lax.scan(one, learner, (order, indices))[0]
 
 
 def _update(
     algorithm: Algorithm, learner: LearnerState, now: Ready, index: Index
 ) -> tuple[LearnerState, Aux, Bool[Array, ""]]:
-    due = algorithm.due(index)
-    gradients, aux = algorithm.gradients(learner.state, split_rows(now.batch), now.key, due)
+    mask = algorithm.update_mask(index)
+    gradients, aux = algorithm.gradients(learner.state, split_rows(now.batch), now.key, mask)
     learner, good = finish(algorithm, learner, now, gradients, aux)
     return learner, aux, good
-
-
-def _record(meter: Meter, metrics: dict[str, Array], good: Bool[Array, ""]) -> Meter:
-    values = jnp.stack([metrics[name] for name in sorted(metrics)])
-    counted = jnp.isfinite(values) & good  # NaN marks a part that was not due
-    return Meter(
-        total=meter.total + jnp.where(counted, values, 0.0),
-        count=meter.count + counted,
-        discarded=meter.discarded + ~good,
-        discarded_in_a_row=jnp.where(good, 0, meter.discarded_in_a_row + 1),
-    )

@@ -9,8 +9,7 @@ from clipped_policy import losses
 from clipped_policy.config import ClippedPolicyConfig
 from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.optim import adam, descend, initial_hyper
-from understudy.algorithms.train_state import NoTargets, TrainState
+from understudy.algorithms.optim import Gradients, Optimizers
 from understudy.networks import CategoricalActor
 from understudy.networks.build import make_actor, make_value
 from understudy.networks.normalizer import Moments
@@ -28,12 +27,6 @@ class Policy(NamedTuple):
     seen: Moments | None
 
 
-class Gradients(NamedTuple):
-    actor: Any
-    critic: Any
-    due: tuple[()]
-
-
 @final
 class ClippedPolicy(Algorithm):
     """Clipped policy gradients for discrete actions."""
@@ -41,23 +34,19 @@ class ClippedPolicy(Algorithm):
     name = "clipped_policy"
     config_class = ClippedPolicyConfig
     supported_actions = (Discrete,)
-    networks_in_state = ("actor", "critic")
     num_envs = 4
     config: ClippedPolicyConfig
 
-    def init(self, spec, key):
+    @property
+    def optimizers(self):
+        rates = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
+        return Optimizers(self.config, rates, clip_together=True)
+
+    def init_params(self, spec, key):
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(CategoricalActor, spec, self.config, self.networks, actor_key, 0.01)
         critic = make_value(spec, self.config, self.networks, critic_key, 1.0, borrow=False)
-        return TrainState(
-            params=Params(actor, critic),
-            targets=NoTargets(),
-            opt_state={"networks": adam(0.5).init((actor, critic))},
-            normalizer=normalization.begin(self.config, spec),
-            hyper=initial_hyper(self.config),
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, critic), key
 
     def policy(self, state):
         return Policy(state.params.actor, state.normalizer.observation)
@@ -83,12 +72,9 @@ class ClippedPolicy(Algorithm):
         rows = (x.reshape(-1, *x.shape[2:]) for x in each)
         return losses.Rows(*rows, row=jnp.arange(steps.valid.size, dtype=jnp.int32))
 
-    def due(self, index):
-        return ()
-
-    def gradients(self, state, batch, key, due):
-        def objective(networks):
-            actor, critic = networks
+    def gradients(self, state, batch, key, mask):
+        def objective(params):
+            actor, critic = params
             choices = actor(batch.observation)
             log_prob = choices.log_prob(batch.action)
             policy = losses.clipped_loss(log_prob, batch, state.hyper["clip_range"])
@@ -96,18 +82,5 @@ class ClippedPolicy(Algorithm):
             moved = jnp.mean(jnp.abs(losses.ratio(log_prob, batch) - 1.0))
             return policy + value, {"actor_loss": policy, "value_loss": value, "moved": moved}
 
-        (actor, critic), metrics = jax.grad(objective, has_aux=True)(
-            (state.params.actor, state.params.critic)
-        )
-        return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
-
-    def apply(self, state, gradients):
-        networks, opt_state = descend(
-            adam(0.5), (gradients.actor, gradients.critic), state.opt_state["networks"],
-            (state.params.actor, state.params.critic), state.hyper["learning_rate"],
-        )  # fmt: skip
-        return state._replace(
-            params=Params(*networks),
-            opt_state={"networks": opt_state},
-            updates=state.updates + 1,
-        )
+        gradients, metrics = jax.grad(objective, has_aux=True)(state.params)
+        return Gradients(gradients, mask), Aux(metrics, jnp.abs(batch.advantage))

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from understudy.algorithms import normalization
@@ -13,10 +12,10 @@ from understudy.algorithms.a2c import losses
 from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared, distribution
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import adam, descend, initial_hyper, rmsprop
-from understudy.algorithms.train_state import NoTargets, TrainState
+from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import (
     MLP,
     CategoricalActor,
@@ -68,12 +67,6 @@ class Exploration(NamedTuple):
     age: Int32[Array, ""]  # steps since all were drawn; they are due at 0
 
 
-class Gradients(NamedTuple):
-    actor: Any
-    critic: Any
-    due: tuple[()]
-
-
 @final
 class A2C(Algorithm):
     """Advantage Actor-Critic, synchronous, for discrete, multi-discrete and continuous actions."""
@@ -81,12 +74,19 @@ class A2C(Algorithm):
     name = "a2c"
     config_class = A2CConfig
     supported_actions = (Discrete, MultiDiscrete, Continuous)
-    networks_in_state = ("actor", "critic")
     num_envs = 8
     needs_bounds = False
     config: A2CConfig
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        return Optimizers(
+            self.config,
+            learning_rates={"actor": "actor_learning_rate", "critic": "critic_learning_rate"},
+            clip_together=True,
+        )
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(
             self._head(spec), spec, self.config, self.networks, actor_key, POLICY_GAIN
@@ -101,15 +101,7 @@ class A2C(Algorithm):
             critic = make_value(
                 spec, self.config, self.networks, critic_key, VALUE_GAIN, borrow=remembers
             )
-        return TrainState(
-            params=Params(actor, critic),
-            targets=NoTargets(),
-            opt_state={"networks": self._optimiser().init((actor, critic))},
-            normalizer=normalization.begin(self.config, spec),
-            hyper=initial_hyper(self.config),
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, critic), key
 
     def _head(self, spec: Spec) -> Any:
         """What makes the actor for these actions."""
@@ -123,17 +115,6 @@ class A2C(Algorithm):
         if log_std is None:
             log_std = -2.0 if state_dependent else 0.0
         return partial(head, initial_log_std=log_std)
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        config = self.config
-        if config.optimiser == "adam":
-            return adam(config.max_grad_norm)
-        return rmsprop(
-            config.max_grad_norm,
-            config.rmsprop_decay,
-            config.rmsprop_epsilon,
-            config.epsilon_inside_root,
-        )
 
     def policy(self, state: TrainState) -> Policy:
         return Policy(state.params.actor, state.normalizer.observation)
@@ -209,17 +190,13 @@ class A2C(Algorithm):
         shape = steps.valid.shape[::-1]
         return value(before).reshape(shape).T, value(after).reshape(shape).T, before
 
-    def due(self, index: Index) -> tuple[()]:
-        """Nothing is ever delayed."""
-        return ()
-
     def gradients(
-        self, state: TrainState, batch: Prepared, key: Key, due: tuple[()]
+        self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """One loss for policy and value."""
 
-        def objective(networks: tuple[Any, Any]) -> tuple[Scalar, Metrics]:
-            actor, critic = networks
+        def objective(params: Params) -> tuple[Scalar, Metrics]:
+            actor, critic = params
             seen = batch.observation
             if self.config.share_encoder or isinstance(critic.senses, Borrowed):
                 seen = Recalled(actor.senses(seen))  # looked at once: one backward pass
@@ -243,24 +220,8 @@ class A2C(Algorithm):
                 **addon_metrics,
             }
 
-        (actor, critic), metrics = jax.grad(objective, has_aux=True)(
-            (state.params.actor, state.params.critic)
-        )
-        return Gradients(actor, critic, due), Aux(metrics, jnp.abs(batch.advantage))
-
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        (actor, critic), moments = descend(
-            self._optimiser(),
-            (gradients.actor, gradients.critic),
-            state.opt_state["networks"],
-            (state.params.actor, state.params.critic),
-            state.hyper["learning_rate"],
-        )
-        return state._replace(
-            params=Params(actor, critic),
-            opt_state={"networks": moments},
-            updates=state.updates + 1,
-        )
+        gradients, metrics = jax.grad(objective, has_aux=True)(state.params)
+        return Gradients(gradients, mask), Aux(metrics, jnp.abs(batch.advantage))
 
     def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
         if self.config.share_encoder:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
 
 # Of Tianshou's benchmark, and of RL Baselines3 Zoo; sources in docs/presets.md.
 _TIANSHOU = dict(learning_rate=1e-3, max_start_steps=25_000, min_buffer_size=25_000)
@@ -17,7 +17,7 @@ _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 
 @final
 @dataclass(frozen=True)
-class DDPGConfig(ReplayConfig):
+class DDPGConfig(OffPolicyConfig):
     """Deep Deterministic Policy Gradient. Noise is in normalised units: actions live in [-1, 1]."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)

@@ -6,31 +6,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
-from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import (
-    adam,
+from understudy.algorithms.gradients import (
     add_shared,
-    descend,
     differentiate_actor,
     drawn_critics,
-    every,
-    hard_copy,
-    initial_hyper,
-    learning_rate,
     mean_over_steps,
-    when,
 )
+from understudy.algorithms.normalization import normalised
+from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.normalizer import Moments
 from understudy.ops.exploration import ornstein_uhlenbeck
-from understudy.ops.targets import polyak
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
 
@@ -51,16 +43,6 @@ class Policy(NamedTuple):
     noise_theta: Scalar
 
 
-class Due(NamedTuple):
-    targets: Bool[Array, ""] | bool
-
-
-class Gradients(NamedTuple):
-    actor: Any
-    critic: Any
-    due: Due
-
-
 @final
 class DDPG(Algorithm):
     """Deep Deterministic Policy Gradient for continuous actions."""
@@ -68,10 +50,21 @@ class DDPG(Algorithm):
     name = "ddpg"
     config_class = DDPGConfig
     supported_actions = (Continuous,)
-    networks_in_state = ("actor", "critic")
+    target_class = Targets
     config: DDPGConfig
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        return Optimizers(
+            self.config,
+            learning_rates={"actor": "actor_learning_rate", "critic": "critic_learning_rate"},
+        )
+
+    @property
+    def delays(self) -> Delays:
+        return Delays(targets=self.config.target_update_interval)
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(
             DeterministicActor,
@@ -81,17 +74,7 @@ class DDPG(Algorithm):
             actor_key,
             borrow=self.config.share_encoder,
         )
-        critic = make_critics(spec, self.config, self.networks, critic_key)
-        optimiser = adam(self.config.max_grad_norm)
-        return TrainState(
-            params=Params(actor, critic),
-            targets=Targets(hard_copy(actor), hard_copy(critic)),
-            opt_state={"actor": optimiser.init(actor), "critic": optimiser.init(critic)},
-            normalizer=normalization.begin(self.config, spec),
-            hyper=initial_hyper(self.config),
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, make_critics(spec, self.config, self.networks, critic_key)), key
 
     def policy(self, state: TrainState) -> Policy:
         hyper = state.hyper
@@ -126,15 +109,8 @@ class DDPG(Algorithm):
             action = jnp.clip(action + policy.exploration_noise * drawn, -1.0, 1.0)
         return action, noise, {}
 
-    @property
-    def due_period(self) -> int:
-        return self.config.target_update_interval
-
-    def due(self, index: Index) -> Due:
-        return Due(targets=every(index, self.config.target_update_interval))
-
     def gradients(
-        self, state: TrainState, batch: Batch, key: Key, due: Due
+        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it."""
@@ -165,39 +141,8 @@ class DDPG(Algorithm):
             "q_mean": mean_over_steps(target + error, batch.weight),
             **actor_metrics,
         }
-        return Gradients(actor_gradient, critic_gradient, due), Aux(
-            metrics, jnp.mean(jnp.abs(error), axis=0)
-        )
-
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        optimiser = adam(self.config.max_grad_norm)
-        critic, critic_moments = descend(
-            optimiser,
-            gradients.critic,
-            state.opt_state["critic"],
-            state.params.critic,
-            learning_rate(state.hyper, "critic"),
-        )
-        actor, actor_moments = descend(
-            optimiser,
-            gradients.actor,
-            state.opt_state["actor"],
-            state.params.actor,
-            learning_rate(state.hyper, "actor"),
-        )
-        target_actor, target_critic = when(
-            gradients.due.targets,
-            lambda: polyak(
-                (state.targets.actor, state.targets.critic), (actor, critic), state.hyper["tau"]
-            ),
-            lambda: (state.targets.actor, state.targets.critic),
-        )
-        return state._replace(
-            params=Params(actor, critic),
-            targets=Targets(target_actor, target_critic),
-            opt_state={"actor": actor_moments, "critic": critic_moments},
-            updates=state.updates + 1,
-        )
+        params = Params(actor_gradient, critic_gradient)
+        return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def q_values(
         self, state: TrainState, observation: Array, action: Array

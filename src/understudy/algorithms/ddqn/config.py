@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
 from understudy.ops.schedules import Schedule, exponential, linear
 from understudy.types import ConfigError
 
 
 @final
 @dataclass(frozen=True)
-class DDQNConfig(ReplayConfig):
+class DDQNConfig(OffPolicyConfig):
     """Double deep Q-learning, for discrete actions."""
 
     loss: str = setting("huber", choices=("huber", "squared"))

@@ -6,28 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.algorithms import normalization
-from understudy.algorithms.base import Algorithm, Aux, Index, LossAddon
+from understudy.algorithms.base import Algorithm, Aux, LossAddon
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
+from understudy.algorithms.gradients import drawn_critics, mean_over_steps
 from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import (
-    adam,
-    descend,
-    drawn_critics,
-    every,
-    hard_copy,
-    initial_hyper,
-    learning_rate,
-    mean_over_steps,
-    when,
-)
+from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks, evaluate_ensemble
 from understudy.networks.build import make_q_values
 from understudy.networks.normalizer import Moments
 from understudy.ops.exploration import epsilon_greedy
-from understudy.ops.targets import polyak
 from understudy.types import (
     Batch,
     ConfigError,
@@ -55,15 +44,6 @@ class Policy(NamedTuple):
     epsilon: Scalar
 
 
-class Due(NamedTuple):
-    targets: Bool[Array, ""] | bool
-
-
-class Gradients(NamedTuple):
-    critic: Any
-    due: Due
-
-
 @final
 class DDQN(Algorithm):
     """Double deep Q-learning for discrete actions."""
@@ -71,7 +51,7 @@ class DDQN(Algorithm):
     name = "ddqn"
     config_class = DDQNConfig
     supported_actions = (Discrete,)
-    networks_in_state = ("critic",)
+    target_class = Targets
     config: DDQNConfig
 
     def __init__(
@@ -85,21 +65,23 @@ class DDQN(Algorithm):
         if loss_addons:
             raise ConfigError("DDQN has no actor for loss add-ons to act on")
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        return Optimizers(self.config, learning_rates={"critic": "critic_learning_rate"})
+
+    @property
+    def delays(self) -> Delays:
+        return Delays(targets=self.config.target_update_interval)
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         critic_key, key = jax.random.split(key)
-        critic = make_q_values(
-            spec, self.config, self.networks, critic_key, dueling=self.config.dueling
-        )
-        epsilon = jnp.float32(self.config.initial_epsilon)
-        return TrainState(
-            params=Params(critic),
-            targets=Targets(hard_copy(critic)),
-            opt_state={"critic": adam(self.config.max_grad_norm).init(critic)},
-            normalizer=normalization.begin(self.config, spec),
-            hyper={**initial_hyper(self.config), "epsilon": epsilon},
-            updates=jnp.int32(0),
-            key=key,
-        )
+        dueling = self.config.dueling
+        return Params(
+            make_q_values(spec, self.config, self.networks, critic_key, dueling=dueling)
+        ), key
+
+    def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
+        return {**super().init_hyper(spec), "epsilon": jnp.float32(self.config.initial_epsilon)}
 
     def policy(self, state: TrainState) -> Policy:
         return Policy(state.params.critic, state.normalizer.observation, state.hyper["epsilon"])
@@ -119,15 +101,8 @@ class DDQN(Algorithm):
             action = epsilon_greedy(action, q.shape[-1], policy.epsilon, key)
         return action, noise, {}
 
-    @property
-    def due_period(self) -> int:
-        return self.config.target_update_interval
-
-    def due(self, index: Index) -> Due:
-        return Due(targets=every(index, self.config.target_update_interval))
-
     def gradients(
-        self, state: TrainState, batch: Batch, key: Key, due: Due
+        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """Nothing is drawn but the critics to ask, which are the same for every row."""
         target = losses.critic_target(
@@ -144,27 +119,8 @@ class DDQN(Algorithm):
             "q_mean": mean_over_steps(target + error, batch.weight),
             "epsilon": state.hyper["epsilon"],
         }
-        return Gradients(critic_gradient, due), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
-
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        critic, critic_moments = descend(
-            adam(self.config.max_grad_norm),
-            gradients.critic,
-            state.opt_state["critic"],
-            state.params.critic,
-            learning_rate(state.hyper, "critic"),
-        )
-        target_critic = when(
-            gradients.due.targets,
-            lambda: polyak(state.targets.critic, critic, state.hyper["tau"]),
-            lambda: state.targets.critic,
-        )
-        return state._replace(
-            params=Params(critic),
-            targets=Targets(target_critic),
-            opt_state={"critic": critic_moments},
-            updates=state.updates + 1,
-        )
+        gradients = Gradients(Params(critic_gradient), mask)
+        return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def q_values(
         self, state: TrainState, observation: Array, action: Int32[Array, " batch"]

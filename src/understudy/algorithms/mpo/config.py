@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
 
 # What each dual variable holds: the setting of its bound.
 CONSTRAINTS = {
@@ -46,7 +46,7 @@ _ACME = dict(
 
 @final
 @dataclass(frozen=True)
-class MPOConfig(ReplayConfig):
+class MPOConfig(OffPolicyConfig):
     """Maximum a Posteriori Policy Optimisation, for continuous and for discrete actions."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)

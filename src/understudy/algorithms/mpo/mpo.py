@@ -7,32 +7,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux, Index
+from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.gradients import (
+    add_shared,
+    differentiate_actor,
+    drawn_critics,
+    mean_over_steps,
+)
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
 from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import (
-    adam,
-    add_shared,
-    descend,
-    differentiate_actor,
-    drawn_critics,
-    every,
-    hard_copy,
-    initial_hyper,
-    learning_rate,
-    mean_over_steps,
-    when,
-)
+from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics, make_q_values
 from understudy.networks.normalizer import Moments
 from understudy.ops.densities import row_normals
 from understudy.ops.distributions import Categorical, Gaussian
-from understudy.ops.targets import polyak
 from understudy.types import (
     Batch,
     Continuous,
@@ -64,17 +56,6 @@ class Policy(NamedTuple):
     seen: Moments | None  # what observations look like, where they are normalised
 
 
-class Due(NamedTuple):
-    targets: Bool[Array, ""] | bool
-
-
-class Gradients(NamedTuple):
-    actor: Any
-    critic: Any
-    duals: dict[str, Array]
-    due: Due
-
-
 @final
 class MPO(Algorithm):
     """Maximum a Posteriori Policy Optimisation for continuous and for discrete actions."""
@@ -82,10 +63,27 @@ class MPO(Algorithm):
     name = "mpo"
     config_class = MPOConfig
     supported_actions = (Continuous, Discrete)
-    networks_in_state = ("actor", "critic")
+    target_class = Targets
     config: MPOConfig
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        return Optimizers(
+            self.config,
+            learning_rates={
+                "actor": "actor_learning_rate",
+                "critic": "critic_learning_rate",
+                "duals": "dual_learning_rate",
+            },
+            numbers=("duals",),
+            project={"duals": self._bound_duals},
+        )
+
+    @property
+    def delays(self) -> Delays:
+        return Delays(targets=self.config.target_update_interval)
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         discrete = isinstance(spec.action, Discrete)
         gaussian = partial(BoundedGaussianActor, initial_std=self.config.initial_std)
@@ -94,21 +92,7 @@ class MPO(Algorithm):
         borrow = self.config.share_encoder
         actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
         critic = make(spec, self.config, self.networks, critic_key)
-        duals = self._initial_duals(spec)
-        optimiser = adam(self.config.max_grad_norm)
-        return TrainState(
-            params=Params(actor, critic, duals),
-            targets=Targets(hard_copy(actor), hard_copy(critic)),
-            opt_state={
-                "actor": optimiser.init(actor),
-                "critic": optimiser.init(critic),
-                "duals": adam(None).init(duals),
-            },
-            normalizer=normalization.begin(self.config, spec),
-            hyper=initial_hyper(self.config),
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, critic, self._initial_duals(spec)), key
 
     def _initial_duals(self, spec: Spec) -> dict[str, Array]:
         config = self.config
@@ -146,15 +130,8 @@ class MPO(Algorithm):
         batch = super().prepare(state, batch)
         return batch._replace(weight=batch.weight / jnp.mean(batch.weight))
 
-    @property
-    def due_period(self) -> int:
-        return self.config.target_update_interval
-
-    def due(self, index: Index) -> Due:
-        return Due(targets=every(index, self.config.target_update_interval))
-
     def gradients(
-        self, state: TrainState, batch: Batch, key: Key, due: Due
+        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
@@ -175,8 +152,8 @@ class MPO(Algorithm):
         critic_gradient = add_shared(critic_gradient, shared)
         q_mean = mean_over_steps(target + error, batch.weight)
         metrics |= {"critic_loss": critic_loss, "q_mean": q_mean}
-        gradients = Gradients(actor_gradient, critic_gradient, dual_gradient, due)
-        return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
+        params = Params(actor_gradient, critic_gradient, dual_gradient)
+        return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def _improve(
         self, state: TrainState, batch: Batch, options: losses.Options, key: Key
@@ -220,37 +197,8 @@ class MPO(Algorithm):
         }
         return actor_gradient, shared, dual_gradient, metrics
 
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        optimiser = adam(self.config.max_grad_norm)
-        rate = {name: learning_rate(state.hyper, name) for name in ("actor", "critic", "dual")}
-        actor, actor_moments = descend(
-            optimiser, gradients.actor, state.opt_state["actor"], state.params.actor, rate["actor"]
-        )
-        critic, critic_moments = descend(
-            optimiser,
-            gradients.critic,
-            state.opt_state["critic"],
-            state.params.critic,
-            rate["critic"],
-        )
-        duals, dual_moments = descend(
-            adam(None), gradients.duals, state.opt_state["duals"], state.params.duals, rate["dual"]
-        )
-        target_actor, target_critic = when(
-            gradients.due.targets,
-            lambda: polyak(
-                (state.targets.actor, state.targets.critic), (actor, critic), state.hyper["tau"]
-            ),
-            lambda: (state.targets.actor, state.targets.critic),
-        )
-        return state._replace(
-            params=Params(
-                actor, critic, {name: self._bounded(name, dual) for name, dual in duals.items()}
-            ),
-            targets=Targets(target_actor, target_critic),
-            opt_state={"actor": actor_moments, "critic": critic_moments, "duals": dual_moments},
-            updates=state.updates + 1,
-        )
+    def _bound_duals(self, duals: dict[str, Array]) -> dict[str, Array]:
+        return {name: self._bounded(name, dual) for name, dual in duals.items()}
 
     def _bounded(self, name: str, dual: Array) -> Array:
         most = getattr(self.config, f"max_{MULTIPLIERS[name]}") if name in MULTIPLIERS else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
 
 # Of RL Baselines3 Zoo; sources in docs/presets.md.
 _ZOO = dict(learning_rate=3e-4, max_start_steps=10_000, min_buffer_size=10_000)
@@ -13,12 +13,14 @@ _ZOO = dict(learning_rate=3e-4, max_start_steps=10_000, min_buffer_size=10_000)
 
 @final
 @dataclass(frozen=True)
-class SACConfig(ReplayConfig):
+class SACConfig(OffPolicyConfig):
     """Soft Actor-Critic, for continuous and for discrete actions."""
 
     n_step: int = setting(1, at_least=1)
     """Rewards summed before bootstrapping; sums never cross an episode. Targets of more than one
     step omit the entropy of the steps between."""
+    policy_delay: int = setting(1, at_least=1)
+    """Critic updates per update of the actor and of the temperature."""
     critic_subset: int | None = setting(None, at_least=1)
     """Critics, drawn anew for each update, whose smallest opinion counts in the target (default:
     all of them). With it the mean of all critics counts in the actor's loss (REDQ)."""

@@ -8,23 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux, Index
-from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import (
-    adam,
+from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.gradients import (
     add_shared,
-    descend,
     differentiate_actor,
     drawn_critics,
-    every,
-    hard_copy,
-    initial_hyper,
-    learning_rate,
     mean_over_steps,
-    when,
+    unless_delayed,
 )
+from understudy.algorithms.normalization import normalised
+from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.train_state import TrainState
@@ -36,7 +30,7 @@ from understudy.ops.densities import (
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
-from understudy.ops.targets import pessimistic, polyak
+from understudy.ops.targets import pessimistic
 from understudy.types import (
     Action,
     Batch,
@@ -68,17 +62,6 @@ class Policy(NamedTuple):
     seen: Moments | None  # what observations look like, where they are normalised
 
 
-class Due(NamedTuple):
-    targets: Bool[Array, ""] | bool
-
-
-class Gradients(NamedTuple):
-    actor: Any
-    critic: Any
-    temperature: Scalar
-    due: Due
-
-
 @final
 class SAC(Algorithm):
     """Soft Actor-Critic, for continuous and for discrete actions."""
@@ -86,10 +69,28 @@ class SAC(Algorithm):
     name = "sac"
     config_class = SACConfig
     supported_actions = (Continuous, Discrete)
-    networks_in_state = ("actor", "critic")
+    target_class = Targets
     config: SACConfig
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        rates = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
+        if self.config.entropy_coeff is None:
+            rates["temperature"] = "entropy_learning_rate"
+        positive = {} if self.config.use_log_entropy else {"temperature": _keep_positive}
+        return Optimizers(
+            self.config,
+            learning_rates=rates,
+            delayed=("actor", "temperature"),
+            numbers=("temperature",),
+            project=positive,
+        )
+
+    @property
+    def delays(self) -> Delays:
+        return Delays(self.config.policy_delay, self.config.target_update_interval)
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         discrete = isinstance(spec.action, Discrete)
         head = CategoricalActor if discrete else SquashedGaussianActor
@@ -99,22 +100,11 @@ class SAC(Algorithm):
         critic = make(spec, self.config, self.networks, critic_key)
         start = jnp.float32(self.config.initial_entropy_coeff)
         temperature = jnp.log(start) if self.config.use_log_entropy else start
-        optimiser = adam(self.config.max_grad_norm)
-        hyper = initial_hyper(self.config)
-        hyper.setdefault("target_entropy", jnp.float32(default_target_entropy(spec.action)))
-        return TrainState(
-            params=Params(actor, critic, temperature),
-            targets=Targets(hard_copy(critic)),
-            opt_state={
-                "actor": optimiser.init(actor),
-                "critic": optimiser.init(critic),
-                "temperature": adam(None).init(temperature),
-            },
-            normalizer=normalization.begin(self.config, spec),
-            hyper=hyper,
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, critic, temperature), key
+
+    def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
+        wanted = jnp.float32(default_target_entropy(spec.action))
+        return {"target_entropy": wanted, **super().init_hyper(spec)}
 
     def policy(self, state: TrainState) -> Policy:
         return Policy(lend(state.params.actor, state.params.critic), state.normalizer.observation)
@@ -139,18 +129,11 @@ class SAC(Algorithm):
         action, log_prob = squashed_gaussian_sample(mean, log_std, drawn)
         return action, noise, {"log_prob": log_prob}
 
-    @property
-    def due_period(self) -> int:
-        return self.config.target_update_interval
-
-    def due(self, index: Index) -> Due:
-        return Due(targets=every(index, self.config.target_update_interval))
-
     def gradients(
-        self, state: TrainState, batch: Batch, key: Key, due: Due
+        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
-        before this update moves it."""
+        before this update moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         coeff = self.entropy_coeff(state)
         critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
@@ -165,66 +148,34 @@ class SAC(Algorithm):
         def actor_objective(actor: Any) -> tuple[Scalar, tuple[Array, Metrics]]:
             loss, log_prob = loss_of_actor(actor)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
-            return loss + extra, (log_prob, addon_metrics)
+            return loss + extra, (log_prob, {"actor_loss": loss + extra, **addon_metrics})
 
-        (actor_loss, (log_prob, addon_metrics)), actor_gradient, shared = differentiate_actor(
-            actor_objective,
-            state.params.actor,
-            state.params.critic,
-            self.config.actor_trains_encoder,
+        def improve() -> tuple[Any, Metrics]:
+            (_, (log_prob, metrics)), actor_gradient, shared = differentiate_actor(
+                actor_objective,
+                state.params.actor,
+                state.params.critic,
+                self.config.actor_trains_encoder,
+            )
+            entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
+                state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
+            )
+            metrics["entropy"] = -mean_over_steps(log_prob, batch.weight)
+            if self.config.entropy_coeff is None:
+                metrics["ent_coef_loss"] = entropy_loss
+            return (actor_gradient, shared, temperature_gradient), metrics
+
+        (actor_gradient, shared, temperature_gradient), metrics = unless_delayed(
+            mask.policy, improve
         )
-        entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
-            state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
-        )
-        metrics = {
-            "actor_loss": actor_loss,
+        metrics |= {
             "critic_loss": critic_loss,
             "ent_coef": coeff,
-            "entropy": -mean_over_steps(log_prob, batch.weight),
             "q_mean": mean_over_steps(target + error, batch.weight),
-            **addon_metrics,
         }
-        if self.config.entropy_coeff is None:
-            metrics["ent_coef_loss"] = entropy_loss
         critic_gradient = add_shared(critic_gradient, shared)
-        gradients = Gradients(actor_gradient, critic_gradient, temperature_gradient, due)
-        return gradients, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
-
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        optimiser = adam(self.config.max_grad_norm)
-        rate = {name: learning_rate(state.hyper, name) for name in ("actor", "critic", "entropy")}
-        actor, actor_moments = descend(
-            optimiser, gradients.actor, state.opt_state["actor"], state.params.actor, rate["actor"]
-        )
-        critic, critic_moments = descend(
-            optimiser,
-            gradients.critic,
-            state.opt_state["critic"],
-            state.params.critic,
-            rate["critic"],
-        )
-        target_critic = when(
-            gradients.due.targets,
-            lambda: polyak(state.targets.critic, critic, state.hyper["tau"]),
-            lambda: state.targets.critic,
-        )
-        temperature, temperature_moments = state.params.temperature, state.opt_state["temperature"]
-        if self.config.entropy_coeff is None:
-            temperature, temperature_moments = descend(
-                adam(None), gradients.temperature, temperature_moments, temperature, rate["entropy"]
-            )
-            if not self.config.use_log_entropy:
-                temperature = jnp.maximum(temperature, SMALLEST_ENTROPY_COEFF)
-        return state._replace(
-            params=Params(actor, critic, temperature),
-            targets=Targets(target_critic),
-            opt_state={
-                "actor": actor_moments,
-                "critic": critic_moments,
-                "temperature": temperature_moments,
-            },
-            updates=state.updates + 1,
-        )
+        params = Params(actor_gradient, critic_gradient, temperature_gradient)
+        return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def entropy_coeff(self, state: TrainState) -> Scalar:
         """The temperature α of this moment, fixed or learned."""
@@ -250,6 +201,10 @@ class SAC(Algorithm):
         if isinstance(state.params.actor, CategoricalActor):
             return answer.log_prob(action)
         return squashed_gaussian_log_prob(action, *answer)
+
+
+def _keep_positive(temperature: Scalar) -> Scalar:
+    return jnp.maximum(temperature, SMALLEST_ENTROPY_COEFF)
 
 
 def default_target_entropy(action: Action) -> float:

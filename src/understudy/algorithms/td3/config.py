@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, ReplayConfig
+from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
 
 # Of the authors' repository, and of RL Baselines3 Zoo; sources in docs/presets.md.
 _AUTHORS = dict(learning_rate=3e-4, max_start_steps=25_000, min_buffer_size=25_000)
@@ -18,7 +18,7 @@ _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 
 @final
 @dataclass(frozen=True)
-class TD3Config(ReplayConfig):
+class TD3Config(OffPolicyConfig):
     """Twin Delayed DDPG. Noise is in normalised units: actions live in [-1, 1]."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)

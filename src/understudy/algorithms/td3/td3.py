@@ -6,24 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from understudy.algorithms import normalization
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux, Index
-from understudy.algorithms.normalization import normalised
-from understudy.algorithms.optim import (
-    absent,
-    adam,
+from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.gradients import (
     add_shared,
-    descend,
     differentiate_actor,
     drawn_critics,
-    every,
-    hard_copy,
-    initial_hyper,
-    learning_rate,
     mean_over_steps,
-    when,
+    unless_delayed,
 )
+from understudy.algorithms.normalization import normalised
+from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
 from understudy.algorithms.train_state import TrainState
@@ -31,7 +24,6 @@ from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, l
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.normalizer import Moments
 from understudy.ops.densities import row_normals
-from understudy.ops.targets import polyak
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
 
@@ -51,17 +43,6 @@ class Policy(NamedTuple):
     exploration_noise: Scalar
 
 
-class Due(NamedTuple):
-    actor: Bool[Array, ""] | bool
-    targets: Bool[Array, ""] | bool
-
-
-class Gradients(NamedTuple):
-    actor: Any  # zeros when not due
-    critic: Any
-    due: Due
-
-
 @final
 class TD3(Algorithm):
     """Twin Delayed DDPG for continuous actions."""
@@ -69,10 +50,24 @@ class TD3(Algorithm):
     name = "td3"
     config_class = TD3Config
     supported_actions = (Continuous,)
-    networks_in_state = ("actor", "critic")
+    target_class = Targets
     config: TD3Config
 
-    def init(self, spec: Spec, key: Key) -> TrainState:
+    @property
+    def optimizers(self) -> Optimizers:
+        return Optimizers(
+            self.config,
+            learning_rates={"actor": "actor_learning_rate", "critic": "critic_learning_rate"},
+            delayed=("actor",),
+        )
+
+    @property
+    def delays(self) -> Delays:
+        """All targets move with the delayed step, as in the paper."""
+        delay = self.config.policy_delay
+        return Delays(delay, delay * self.config.target_update_interval)
+
+    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(
             DeterministicActor,
@@ -82,17 +77,7 @@ class TD3(Algorithm):
             actor_key,
             borrow=self.config.share_encoder,
         )
-        critic = make_critics(spec, self.config, self.networks, critic_key)
-        optimiser = adam(self.config.max_grad_norm)
-        return TrainState(
-            params=Params(actor, critic),
-            targets=Targets(hard_copy(actor), hard_copy(critic)),
-            opt_state={"actor": optimiser.init(actor), "critic": optimiser.init(critic)},
-            normalizer=normalization.begin(self.config, spec),
-            hyper=initial_hyper(self.config),
-            updates=jnp.int32(0),
-            key=key,
-        )
+        return Params(actor, make_critics(spec, self.config, self.networks, critic_key)), key
 
     def policy(self, state: TrainState) -> Policy:
         actor = lend(state.params.actor, state.params.critic)
@@ -113,23 +98,11 @@ class TD3(Algorithm):
             action = jnp.clip(action + drawn, -1.0, 1.0)
         return action, noise, {}
 
-    @property
-    def due_period(self) -> int:
-        return self.config.policy_delay * self.config.target_update_interval
-
-    def due(self, index: Index) -> Due:
-        """All targets move with the delayed step, as in the paper."""
-        delay = self.config.policy_delay
-        return Due(
-            actor=every(index, delay),
-            targets=every(index, delay * self.config.target_update_interval),
-        )
-
     def gradients(
-        self, state: TrainState, batch: Batch, key: Key, due: Due
+        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: the actor's is taken at the current critic,
-        before this update moves it. A skipped actor costs nothing."""
+        before this update moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         then = seen_by_both(state.targets.actor, state.targets.critic, batch.next_observation)
         target = losses.critic_target(
@@ -159,50 +132,15 @@ class TD3(Algorithm):
             )
             return gradients, metrics
 
-        (actor_gradient, shared), actor_metrics = when(due.actor, improve, lambda: absent(improve))
+        (actor_gradient, shared), actor_metrics = unless_delayed(mask.policy, improve)
         critic_gradient = add_shared(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
             "q_mean": mean_over_steps(target + error, batch.weight),
             **actor_metrics,
         }
-        return Gradients(actor_gradient, critic_gradient, due), Aux(
-            metrics, jnp.mean(jnp.abs(error), axis=0)
-        )
-
-    def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        optimiser = adam(self.config.max_grad_norm)
-        critic, critic_moments = descend(
-            optimiser,
-            gradients.critic,
-            state.opt_state["critic"],
-            state.params.critic,
-            learning_rate(state.hyper, "critic"),
-        )
-        actor, actor_moments = when(
-            gradients.due.actor,
-            lambda: descend(
-                optimiser,
-                gradients.actor,
-                state.opt_state["actor"],
-                state.params.actor,
-                learning_rate(state.hyper, "actor"),
-            ),
-            lambda: (state.params.actor, state.opt_state["actor"]),
-        )
-        target_actor, target_critic = when(
-            gradients.due.targets,
-            lambda: polyak(
-                (state.targets.actor, state.targets.critic), (actor, critic), state.hyper["tau"]
-            ),
-            lambda: (state.targets.actor, state.targets.critic),
-        )
-        return state._replace(
-            params=Params(actor, critic),
-            targets=Targets(target_actor, target_critic),
-            opt_state={"actor": actor_moments, "critic": critic_moments},
-            updates=state.updates + 1,
-        )
+        params = Params(actor_gradient, critic_gradient)
+        return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
     def q_values(
         self, state: TrainState, observation: Array, action: Array

@@ -9,8 +9,9 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from understudy.algorithms.optim import adam, descend
+from understudy.algorithms.optim import descend
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
 from understudy.buffers import ReplayState
@@ -18,13 +19,7 @@ from understudy.networks import chosen
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.training.setup import make_buffer
-from understudy.training.updates import (
-    LearnerState,
-    begin,
-    metric_names,
-    sample_batch,
-    updates,
-)
+from understudy.training.updates import LearnerState, begin, metric_names, sample_batch, updates
 from understudy.types import Key, Spec, Tree
 
 
@@ -66,19 +61,19 @@ class PolicyGradient(Emitter):
     def climb(self, state: LearnerState, policies: Tree, experience: Any, key: Key) -> Tree:
         """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
         one draw a step, and one product with the critic for all."""
-        optimiser = adam(None)
+        optimizer = optax.scale_by_adam()
         critic, step_size = chosen(state.state.params.critic, 0), jnp.float32(self._step_size)
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
             batch, _ = sample_batch(self._td3, self._buffer, state.state, experience, key)
 
-            def one(policy: Tree, moments: Tree) -> tuple[Tree, Tree]:
+            def one(policy: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
                 gradient = jax.grad(actor_loss)(policy, critic, batch)
-                return descend(optimiser, gradient, moments, policy, step_size)
+                return descend(optimizer, gradient, opt_state, policy, step_size)
 
             return jax.vmap(one)(*carry), None
 
-        start = policies, jax.vmap(optimiser.init)(policies)
+        start = policies, jax.vmap(optimizer.init)(policies)
         (policies, _), _ = jax.lax.scan(step, start, jax.random.split(key, self._policy_steps))
         return policies
 

@@ -66,11 +66,72 @@ def test_first_step_of_adam(name):
     gradients, _ = made.gradients(state)
     new = made.apply(state, gradients)
     for part, rate in (("actor", 0.003), ("critic", 0.02)):
-        trees = (getattr(x, part) for x in (state.params, new.params, gradients))
+        trees = (getattr(x, part) for x in (state.params, new.params, gradients.params))
         for before, after, slope in zip(*map(jax.tree.leaves, trees), strict=True):
             step = np.asarray(before) - np.asarray(after)
             clear = np.abs(slope) > 1e-4  # beside Adam's ε
             np.testing.assert_allclose(step[clear], rate * np.sign(slope)[clear], rtol=1e-2)
+
+
+def steps_of(made, count, **hyper):
+    """The params after some steps with one and the same gradient, and that gradient."""
+    gradients, _ = made.gradients()
+    state = made.with_hyper(**hyper) if hyper else made.state
+    for _ in range(count):
+        state = made.apply(state, gradients)
+    return state.params, gradients.params
+
+
+def leaves(*trees):
+    return zip(*(jax.device_get(jax.tree.leaves(tree)) for tree in trees), strict=True)
+
+
+def test_adam_has_betas_and_an_epsilon():
+    """Three steps in NumPy."""
+    beta1, beta2, epsilon, rate = 0.5, 0.7, 0.05, 0.01
+    made = case("sac", adam_beta1=beta1, adam_beta2=beta2, optimizer_epsilon=epsilon)
+    new, gradient = steps_of(made, 3, learning_rate=rate)
+    for part in ("actor", "critic", "temperature"):
+        parts = (getattr(tree, part) for tree in (made.state.params, new, gradient))
+        for weight, after, slope in leaves(*parts):
+            mean = square = 0.0
+            for count in range(1, 4):
+                mean = beta1 * mean + (1 - beta1) * slope
+                square = beta2 * square + (1 - beta2) * slope**2
+                root = np.sqrt(square / (1 - beta2**count)) + epsilon
+                weight = weight - rate * mean / (1 - beta1**count) / root
+            np.testing.assert_allclose(after, weight, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("given, decay", [({}, 0.01), ({"weight_decay": 0.3}, 0.3)])
+def test_adamw_decays_the_networks_alone(given, decay):
+    """w ← w − η·(Adam's direction + λ·w); a temperature is no weight."""
+    made, plain = case("sac", optimizer="adamw", **given), case("sac")
+    (new, _), (before, _) = steps_of(made, 1), steps_of(plain, 1)
+    rate = float(made.state.hyper["learning_rate"])
+    for part in ("actor", "critic"):
+        parts = (getattr(tree, part) for tree in (made.state.params, before, new))
+        for weight, by_adam, by_adamw in leaves(*parts):
+            np.testing.assert_allclose(
+                by_adamw, by_adam - rate * decay * weight, rtol=1e-5, atol=1e-7
+            )
+    assert same(new.temperature, before.temperature)
+
+
+def test_every_algorithm_may_use_every_optimizer():
+    made = case("td3", optimizer="rmsprop", optimizer_epsilon=1e-6, epsilon_inside_root=False)
+    new, gradient = steps_of(made, 1)
+    rate = float(made.state.hyper["learning_rate"])
+    for weight, after, slope in leaves(made.state.params.critic, new.critic, gradient.critic):
+        root = np.sqrt(0.01 * slope**2) + 1e-6  # rmsprop_decay is 0.99
+        np.testing.assert_allclose(after, weight - rate * slope / root, rtol=1e-4, atol=1e-6)
+
+
+def test_settings_of_another_optimizer_are_refused():
+    with pytest.raises(ConfigError, match="weight_decay is AdamW's: optimizer must be adamw"):
+        case("sac", weight_decay=0.1)
+    with pytest.raises(ConfigError, match="must be below 1"):
+        case("sac", adam_beta2=1.0)
 
 
 @both
@@ -95,12 +156,9 @@ def test_max_grad_norm_clips_each_network(name):
     """Seen in Adam's first moment, a tenth of the gradient it was given."""
     plain, clipped = case(name), case(name, max_grad_norm=0.01)
     huge, _ = plain.gradients()
-    tiny = huge._replace(
-        actor=mapped(lambda x: np.float32(1e-4) * x, huge.actor),
-        critic=mapped(lambda x: np.float32(1e-4) * x, huge.critic),
-    )
+    tiny = huge._replace(params=mapped(lambda x: np.float32(1e-4) * x, huge.params))
     for part in ("actor", "critic"):
-        norm = norm_of(getattr(huge, part))
+        norm = norm_of(getattr(huge.params, part))
         assert norm > 0.02
 
         def moment(made, gradients, part=part):
@@ -135,13 +193,14 @@ def test_addons_join_the_actors_loss(name):
     )
     # the gradient of ½·b² is b, and nothing else moves
     np.testing.assert_allclose(
-        np.asarray(after.actor.head.bias) - before.actor.head.bias,
+        np.asarray(after.params.actor.head.bias) - before.params.actor.head.bias,
         bias,
         rtol=1e-3,
         atol=1e-5,
     )
-    np.testing.assert_allclose(after.actor.head.weight, before.actor.head.weight, atol=1e-5)
-    if name == "td3":  # an actor that is not due reports nothing
+    weights = (after.params.actor.head.weight, before.params.actor.head.weight)
+    np.testing.assert_allclose(*weights, atol=1e-5)
+    if name == "td3":  # a delayed actor reports nothing
         metrics = added.gradients(index=1)[1].metrics
         assert np.isnan(metrics["addon/bias_size"]) and np.isnan(metrics["addon/draw"])
 

@@ -1,0 +1,41 @@
+"""The statistics of observations and returns, which steps are taken into where they are kept."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from understudy.algorithms.base import Algorithm
+from understudy.buffers.base import own_lanes, put_lanes
+from understudy.training.updates import LearnerState
+from understudy.types import Chunk, Step
+
+
+def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> LearnerState:
+    """Take the steps of a chunk into the running statistics, one after the other, where there are
+    any."""
+    if learner.state.normalizer == (None, None):
+        return learner
+    everyone = learner.open_return
+    own = learner._replace(open_return=own_lanes(chunk, everyone))
+
+    def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
+        return _observe_step(algorithm, learner, *now), None
+
+    rows = (chunk.steps, chunk.valid)
+    if len(chunk.valid) == 1:
+        own, _ = one(own, jax.tree.map(lambda x: x[0], rows))
+    else:
+        own, _ = jax.lax.scan(one, own, rows)
+    return own._replace(open_return=put_lanes(chunk, everyone, own.open_return))
+
+
+def _observe_step(
+    algorithm: Algorithm, learner: LearnerState, step: Step, valid: Bool[Array, " envs"]
+) -> LearnerState:
+    state, _, open_return = learner
+    if state.normalizer.returns is not None:
+        open_return = state.hyper["gamma"] * open_return + step.reward
+    state = algorithm.observe(state, step.observation, open_return, valid)
+    if state.normalizer.returns is not None:
+        open_return = jnp.where(step.last | ~valid, 0.0, open_return)
+    return learner._replace(state=state, open_return=open_return)
