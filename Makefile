@@ -31,10 +31,12 @@ help:
 .venv: $(STAMP)
 
 # The stamp is touched last: an interrupted installation is repeated, a finished one is not.
+# --no-deps: the lock file is complete. Without it pip looks for newer releases of packages that are
+# required with an extra (etils[epath]), finds one that is not pinned, and fails.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Understudy needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
