@@ -34,8 +34,10 @@ class HostParts:
 
     def act(self) -> Any:
         """Dispatch the act program; gives the action."""
-        self._trainer.collector.act(self._trainer.learning.policy(), random=False)
-        return self._trainer.collector.action
+        collector = self._trainer.collector
+        collector.use_policy(self._trainer.learning.policy())
+        collector.act(random=False)
+        return collector.actors[0].acted.action
 
     def learn(self) -> None:
         """Hand over a step for learning (add, sample, update)."""

@@ -65,6 +65,53 @@ def test_the_same_bits_as_serial():
     processes.close()
 
 
+def step_in_parts(envs, action, parts):
+    for part, rows in enumerate(parts):
+        envs.send(action[rows], part)
+    return [envs.receive(part) for part in range(len(parts))]
+
+
+def test_two_parts_are_the_whole():
+    seeds = EpisodeSeeds(1, 6)
+    factories = [partial(gymnasium.make, "Pendulum-v1", max_episode_steps=7)] * 6
+    serial, processes = SerialEnvs(factories, seeds), ProcessEnvs(factories, seeds, 3)
+    parts = processes.divide(2)  # 3 workers of 2 environments
+    assert parts == [slice(0, 2), slice(2, 6)] and serial.divide(2) == [slice(0, 6)]
+    assert serial.reset().tobytes() == processes.reset().tobytes()
+    for action in actions_for(20, 6)[..., :1]:
+        whole = serial.step(action)
+        for rows, part in zip(parts, step_in_parts(processes, action, parts), strict=True):
+            for left, right in zip(whole[:-1], part[:-1], strict=True):
+                assert left[rows].tobytes() == right.tobytes()
+    assert serial.episodes.tolist() == processes.episodes.tolist()
+    processes.close()
+
+
+def test_environments_of_one_seed_are_never_in_two_parts():
+    envs = ProcessEnvs([Scripted] * 6, EpisodeSeeds(0, 6), num_workers=2)  # 3 each
+    assert envs.divide(2) == [slice(0, 6)]
+    envs.close()
+
+
+def test_a_worker_that_dies_in_one_part_cuts_its_own_rows_only():
+    factory = partial(gymnasium.make, "Pendulum-v1")
+    envs = ProcessEnvs([factory] * 4, EpisodeSeeds(3, 4), num_workers=4)
+    parts = envs.divide(1)
+    assert parts == [slice(0, 2), slice(2, 4)]
+    before = envs.reset()
+    action = np.zeros((4, 1), np.float32)
+    os.kill(envs.processes[2].pid, 9)
+    envs.processes[2].join()
+    first, second = step_in_parts(envs, action, parts)
+    assert first.valid.tolist() == [True, True] and not first.last.any()
+    assert second.valid.tolist() == [False, True] and second.last.tolist() == [True, False]
+    assert second.next_observation[0].tolist() == before[2].tolist()
+    assert envs.episodes.tolist() == [0, 0, 1, 0]
+    for result in step_in_parts(envs, action, parts):
+        assert result.valid.all()
+    envs.close()
+
+
 def test_bytes_and_choices():
     envs = ProcessEnvs([Pixels, Pixels], EpisodeSeeds(1, 2), num_workers=1)
     assert envs.reset().dtype == np.uint8

@@ -138,12 +138,8 @@ class Impatient:
     """Stands for a poll object: waits for all but the last to answer, and for that one not at
     all."""
 
-    def __init__(self, poll):
-        self._poll, self._waiting = poll, set()
-
-    def register(self, file, mask):
-        self._waiting.add(file)
-        self._poll.register(file, mask)
+    def __init__(self, poll, files):
+        self._poll, self._waiting = poll, set(files)
 
     def unregister(self, file):
         self._waiting.remove(file)
@@ -158,8 +154,14 @@ def test_a_worker_that_hangs_is_replaced(make, caplog, monkeypatch):
     envs = make(at(2, 0, 2, "hang"))
     envs.reset()
     seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.processes]
+    tell = envs._group.tell
+
+    def tell_impatiently(commands):
+        waiting = tell(commands)
+        return waiting._replace(poll=Impatient(waiting.poll, waiting.workers))
+
     with monkeypatch.context() as patch:
-        patch.setattr(envs._group, "_poll", Impatient(envs._group._poll))
+        patch.setattr(envs._group, "tell", tell_impatiently)
         assert_cut(seen, envs.step(ZERO), rows=[2, 3])
     now = [process.pid for process in envs.processes]
     assert now[0] == pids[0] and now[1] != pids[1]

@@ -18,7 +18,7 @@ from understudy.training.trainer import Setting
 SMALL = dict(hidden_sizes=(8,), batch_size=16, buffer_size=512, start_steps=20, min_buffer_size=20)
 
 
-def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, **settings):
+def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, workers=0, **settings):
     """A trainer of a small agent, on the loop that the environment belongs to."""
     cls = find(algorithm)
     learner = cls(cls.config_class(**(SMALL | settings)))
@@ -27,7 +27,7 @@ def build_trainer(algorithm, env, *, seed=0, num_seeds=1, num_envs=1, **settings
     if isinstance(env, str) and env.startswith("jax:"):
         return DeviceTrainer(setting, source)
     seeds = EpisodeSeeds(seed, num_envs, num_seeds)
-    return HostTrainer(setting, source.make_host(num_seeds * num_envs, seeds))
+    return HostTrainer(setting, source.make_host(num_seeds * num_envs, seeds, workers))
 
 
 def _make_and_close():

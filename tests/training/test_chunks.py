@@ -53,14 +53,15 @@ def test_before_learning_has_begun_chunks_change_nothing(make_trainer):
 def test_chunk_c_acts_with_the_policy_after_chunk_c_minus_two(make_trainer):
     trainer = make_trainer("sac", "Pendulum-v1", chunk_steps=4, start_steps=0, min_buffer_size=2)
     acted, learned = [], []
-    act, learn = trainer.collector.act, trainer.learning.learn
+    [actor], learn = trainer.collector.actors, trainer.learning.learn
+    act = actor.act
 
-    def counted_act(policy, random, wait):
-        acted.append(len(learned) if not acted or acted[-1][1] is not policy else acted[-1][0])
-        acted[-1] = (acted[-1], policy)
-        act(policy, random, wait)
+    def counted_act(seen, random):
+        same = acted and acted[-1][1] is actor.policy
+        acted.append((acted[-1][0] if same else len(learned), actor.policy))
+        act(seen, random)
 
-    trainer.collector.act = counted_act
+    actor.act = counted_act
     trainer.learning.learn = lambda *told: (learned.append(told[0].shape[1]), learn(*told))
     trainer.advance(16)
     # Calls of the learner that were made when each step's policy was asked for: none in the first
@@ -87,3 +88,23 @@ def test_a_chunk_is_shorter_than_a_lane(make_trainer):
     trainer = make_trainer("td3", "Pendulum-v1", chunk_steps=500, buffer_size=60)
     trainer.advance(130)
     assert int(trainer.experience.stored[0, 0]) == 60
+
+
+@pytest.mark.processes
+def test_seeds_that_take_turns_are_those_of_one_process(make_trainer):
+    """Worker processes are stepped in two parts, whose actions are decided in turns."""
+    settings = dict(num_seeds=3, num_envs=2, chunk_steps=4, min_buffer_size=8)
+    whole = make_trainer("sac", "Pendulum-v1", **settings)
+    divided = make_trainer("sac", "Pendulum-v1", workers=3, **settings)
+    assert whole.collector.parts == [slice(0, 3)]
+    assert divided.collector.parts == [slice(0, 1), slice(1, 3)]
+    for trainer in (whole, divided):
+        trainer.advance(30)
+    assert whole.position == divided.position and whole.position.updates > 20
+    assert_close(whole, divided)
+    resumed = make_trainer("sac", "Pendulum-v1", workers=3, **settings)
+    resumed.restore(divided.snapshot())  # in mid-chunk
+    for trainer in (divided, resumed):
+        trainer.advance(12)
+    for one, other in zip(leaves_of(divided), leaves_of(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)

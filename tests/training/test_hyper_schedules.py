@@ -17,7 +17,7 @@ def compiled(trainer):
     """How many programs each of a trainer's functions has become so far."""
     if hasattr(trainer, "learning"):
         collector = trainer.collector
-        functions = (collector.act_program, collector.random_program, trainer.learning.program)
+        functions = (*collector.actors[0].programs.values(), trainer.learning.program)
     else:
         functions = (trainer._general, trainer._steady)
     return [function._cache_size() for function in functions]

@@ -82,7 +82,7 @@ def test_updates_follow_the_schedule_and_stopping_between_calls_changes_nothing(
 
 
 def cache_sizes(trainer):
-    programs = (trainer.collector.act_program, trainer.learning.program)
+    programs = (trainer.collector.actors[0].programs[False], trainer.learning.program)
     return [program._cache_size() for program in programs]
 
 

@@ -68,10 +68,14 @@ class RemoteCollector:
         return Delivery(self._place, self._life, order, rows, collector.episodes(), faults)
 
     def named(self) -> dict[str, np.ndarray]:
-        return self._collector.named()
+        from understudy.training.collector_state import state_dict
+
+        return state_dict(self._collector)
 
     def put_back(self, named: dict[str, np.ndarray]) -> None:
-        self._collector.put_back(named)
+        from understudy.training.collector_state import load_state_dict
+
+        load_state_dict(self._collector, named)
 
     def process(self) -> int:
         """Its number, for those who want to know whom they lost."""

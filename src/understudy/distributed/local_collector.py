@@ -6,6 +6,7 @@ from typing import Any, final
 
 from understudy.distributed.collectors import Delivery, Order, Recipe, make_collector
 from understudy.distributed.supervisor import Post
+from understudy.training.collector_state import load_state_dict, state_dict
 
 
 @final
@@ -38,11 +39,12 @@ class Alone:
         return [Delivery(0, post.life, order, rows, episodes, faults)]
 
     def ask(self, method: str) -> list[Any]:
-        return [getattr(self._collector, method)()]
+        assert method == "named", method
+        return [state_dict(self._collector)]
 
     def put_back(self, kept: list[Any]) -> None:
         if kept[0]:
-            self._collector.put_back(kept[0])
+            load_state_dict(self._collector, kept[0])
 
     def rested(self) -> None:
         """There is no clock to be kept."""

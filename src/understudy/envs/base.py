@@ -85,6 +85,19 @@ class HostEnvs(abc.ABC):
         cut like its other rows.)
         """
 
+    def divide(self, multiple: int) -> list[slice]:
+        """The rows of parts that `send` and `receive` step beside one another, each with a multiple
+        of that many rows. One part, where nothing would be gained."""
+        return [slice(0, self.num_envs)]
+
+    def send(self, action: np.ndarray, part: int = 0) -> None:
+        """Begin a step of one part; `action` holds its rows."""
+        self._sent = action
+
+    def receive(self, part: int = 0) -> HostStep:
+        """End the step of a part. All parts end a step before any begins the next one."""
+        return self.step(self._sent)
+
     def _chosen(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
         """The actions, harmless where nobody takes them."""
         if only.shape != (self.num_envs,) or only.dtype != np.bool_:

@@ -18,7 +18,7 @@ from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same, without
 from understudy.envs.spaces import Border, spec_of
-from understudy.envs.worker_processes import Group, Lost
+from understudy.envs.worker_processes import Group, Lost, Waiting
 from understudy.observing import Packer
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
@@ -72,6 +72,8 @@ class ProcessEnvs(HostEnvs):
         self._ledger = Ledger(guard)
         self.faults = self._ledger.counts
         self._seen = self._board.observation.copy()  # what was acted on
+        self._parts = [(slice(0, self.num_envs), range(workers))]  # rows, and their workers
+        self._waiting: list[Waiting | None] = [None]  # of each part, within a step
 
     @property
     def episodes(self) -> np.ndarray:
@@ -95,31 +97,69 @@ class ProcessEnvs(HostEnvs):
         else:
             action, valid = self._chosen(action, only), only.copy()
             commands = [worker.SOME + only[slice(*span)].tobytes() for span in spans]
-        real = self._border.to_real(action)
-        board = self._open_board()
-        if real.shape != board.action.shape:
-            raise EnvironmentError(
-                f"expected actions for {self.num_envs} environments, got {len(real)}"
-            )
-        board.action[...] = real
+        everywhere = slice(0, self.num_envs)
+        self._write_actions(action, everywhere)
         self._clock += 1
         if only is not None:
             self._begun += ~only  # the time of episodes that are left alone stands still
         cut = self._command(commands, self._guard.step_timeout)
+        return self._read_step(everywhere, cut, valid, only)
+
+    def divide(self, multiple: int) -> list[slice]:
+        """Two halves: the actions of one are decided while the other is stepped."""
+        edges = [start for start, _ in self._group.spans[1:] if start % multiple == 0]
+        if edges:
+            edge = min(edges, key=lambda start: abs(2 * start - self.num_envs))
+            first = [start for start, _ in self._group.spans].index(edge)
+            workers = len(self._group.spans)
+            self._parts = [
+                (slice(0, edge), range(first)),
+                (slice(edge, self.num_envs), range(first, workers)),
+            ]
+            self._waiting = [None, None]
+        return [rows for rows, _ in self._parts]
+
+    def send(self, action: np.ndarray, part: int = 0) -> None:
+        rows, workers = self._parts[part]
+        self._write_actions(action, rows)
+        if part == 0:
+            self._clock += 1
+        self._waiting[part] = self._group.tell([worker.STEP] * len(workers), workers.start)
+
+    def receive(self, part: int = 0) -> HostStep:
+        waiting, self._waiting[part] = self._waiting[part], None
+        assert waiting is not None, "receive follows send"
+        cut = self._wait(waiting, self._guard.step_timeout)
+        rows, _ = self._parts[part]
+        return self._read_step(rows, cut, self._valid[rows])
+
+    def _write_actions(self, action: np.ndarray, rows: slice) -> None:
+        real, place = self._border.to_real(action), self._open_board().action[rows]
+        if real.shape != place.shape:
+            raise EnvironmentError(
+                f"expected actions for {len(place)} environments, got {len(real)}"
+            )
+        place[...] = real
+
+    def _read_step(
+        self, rows: slice, cut: list[int], valid: np.ndarray, only: np.ndarray | None = None
+    ) -> HostStep:
+        """What the workers of these rows have written; `cut` are rows whose episodes were cut."""
+        board, seen = self._open_board().of(rows), self._seen[rows]
         last = board.last.copy()
         following = board.next_observation.copy()
         if only is not None:
-            following[~only] = self._seen[~only]
+            following[~only] = seen[~only]
         observation = following
         if last.any():
-            self._episodes += last
-            self._begun[last] = self._clock
+            self._episodes[rows] += last
+            self._begun[rows][last] = self._clock
             self._ledger.episodes += int(last.sum())
             observation = following.copy()
             observation[last] = board.observation[last]
         if cut:
-            valid = without(cut, valid, self._seen, following)
-        self._seen = observation
+            valid = without([row - rows.start for row in cut], valid, seen, following)
+        seen[...] = observation
         reward, terminated = board.reward.copy(), board.terminated.copy()
         descriptor = None if board.descriptor is None else board.descriptor.copy()
         return HostStep(reward, terminated, last, following, observation, valid, descriptor)
@@ -149,8 +189,8 @@ class ProcessEnvs(HostEnvs):
         self._episodes[:] = episodes
         self._begun[:] = self._clock
         self._ledger.episodes += self.num_envs
-        self._seen = board.observation.copy()
-        return self._seen
+        self._seen[...] = board.observation
+        return self._seen.copy()
 
     def _open_board(self) -> Board:
         if self._board is None:
@@ -160,11 +200,17 @@ class ProcessEnvs(HostEnvs):
     def _command(
         self, commands: list[bytes], timeout: float, comebacks: list[bytes] | None = None
     ) -> list[int]:
-        """Tell every worker and wait for all; gives the rows whose episodes were cut. A worker
-        that is lost is replaced, and the new one told its comeback."""
+        """Tell every worker and wait for all; gives the rows whose episodes were cut."""
+        return self._wait(self._group.tell(commands), timeout, comebacks)
+
+    def _wait(
+        self, waiting: Waiting, timeout: float, comebacks: list[bytes] | None = None
+    ) -> list[int]:
+        """Wait for workers; gives the rows whose episodes were cut. A worker that is lost is
+        replaced, and the new one told its comeback."""
         cut: list[int] = []
         try:
-            for index, news in self._group.exchange(commands, timeout):
+            for index, news in self._group.wait(waiting, timeout):
                 if isinstance(news, Lost):
                     cut += self._replace(index, news, timeout, comebacks)
                 else:

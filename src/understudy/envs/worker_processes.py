@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import cloudpickle
 
@@ -38,6 +38,14 @@ class Lost(Exception):
     """A worker process is gone, without a Python error of its own."""
 
 
+class Waiting(NamedTuple):
+    """Workers that were told something and have not answered yet."""
+
+    workers: dict[int, int]  # by the file of their pipe
+    lost: list[tuple[int, Lost]]
+    poll: Any
+
+
 @final
 class Group:
     """Knows nothing of what the environments do. Separate from the `ProcessEnvs` that owns it,
@@ -50,7 +58,6 @@ class Group:
         self.memory: SharedMemory | None = None
         self._arguments: list[tuple[Any, ...]] = []  # of each worker
         self._agreement = b""  # where the memory is and how it is laid out
-        self._poll = select.poll()
 
     def start(
         self,
@@ -77,30 +84,31 @@ class Group:
             self._hear(index)
         return worker.board_on(self.memory.buf, layout)
 
-    def exchange(
-        self, commands: list[bytes], timeout: float
-    ) -> Iterator[tuple[int, list[Fault] | Lost]]:
-        """Tell every worker and wait for all. Gives, as soon as it is known, what is more than a
-        plain success: what a worker survived, or that it is lost."""
-        waiting: dict[int, int] = {}
-        lost: list[tuple[int, Lost]] = []
-        for index, command in enumerate(commands):
+    def tell(self, commands: Sequence[bytes], first: int = 0) -> Waiting:
+        """Tell each worker, from the `first` one on, one thing."""
+        waiting = Waiting({}, [], select.poll())
+        for index, command in enumerate(commands, first):
             try:
                 self._tell(index, command)
             except Lost as end:
-                lost.append((index, end))
+                waiting.lost.append((index, end))
                 continue
             file = self.pipes[index].fileno()
-            waiting[file] = index
-            self._poll.register(file, select.POLLIN)
-        yield from lost  # only now: the others are at work meanwhile
-        deadline = time.monotonic() + timeout
-        while waiting:
+            waiting.workers[file] = index
+            waiting.poll.register(file, select.POLLIN)
+        return waiting
+
+    def wait(self, waiting: Waiting, timeout: float) -> Iterator[tuple[int, list[Fault] | Lost]]:
+        """Wait for all that were told. Gives, as soon as it is known, what is more than a plain
+        success: what a worker survived, or that it is lost."""
+        yield from waiting.lost  # only now: the others are at work meanwhile
+        workers, deadline = waiting.workers, time.monotonic() + timeout
+        while workers:
             left = max(0.0, deadline - time.monotonic())
-            ready = [file for file, _ in self._poll.poll(1_000 * left)]
-            for file in ready or list(waiting):
-                index = waiting.pop(file)
-                self._poll.unregister(file)
+            ready = [file for file, _ in waiting.poll.poll(1_000 * left)]
+            for file in ready or list(workers):
+                index = workers.pop(file)
+                waiting.poll.unregister(file)
                 try:
                     survived = self._hear(index, None if ready else 0.0)
                 except Lost as end:

@@ -22,6 +22,7 @@ from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.envs.base import HostEnvs
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.collector import Collector
+from understudy.training.collector_state import load_state_dict, state_dict
 from understudy.training.learner import Learner
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
@@ -44,12 +45,13 @@ class HostTrainer(Trainer):
         rows = step_rows(setting.algorithm, setting.spec)
         self.held = self.learning = Learner(setting.algorithm, self.buffer, rows, *started)
         transport = self.learning.transport
-        self.collector = Collector(
-            setting, envs, self.policy(), transport.form.read_policy, transport.act_device
-        )
         self._on_policy = setting.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
-        self._acting_policy: Tree = self._newest_policy()
+        self.collector = Collector(
+            setting, envs, self.policy(), transport.form.read_policy, transport.act_device,
+            divided=self._chunk_steps > 1 and not self._on_policy,
+        )  # fmt: skip
+        self._use_policy(self._newest_policy())
 
     def _choose_chunk_steps(self) -> int:
         """Steps of a chunk: a whole rollout, what was set, or what suits the device."""
@@ -62,33 +64,38 @@ class HostTrainer(Trainer):
 
     def advance(self, iterations: int) -> None:
         self.collector.begin()
-        for _ in range(iterations):
-            if self.interrupted:
+        for left in reversed(range(iterations)):
+            if self.interrupted and not self.collector.has_acted:
                 break
-            if self.position.iterations % self._chunk_steps:
-                self._act()
-            else:
+            now = self.position.iterations
+            if now % self._chunk_steps == 0:
                 self._begin_chunk()
-            self.collector.step()
-            self.position.iterations += 1
+            elif not self.collector.has_acted:
+                self.collector.act(self.update_schedule.random(now))
+            # Within a chunk the next actions need no other policy.
+            within = (now + 1) % self._chunk_steps > 0
+            act_next = within and left > 0 and not self.interrupted
+            random = self.update_schedule.random(now + 1)
+            self.collector.step(self._on_policy, act_next, random)
+            self.position.iterations = now + 1
 
     def _begin_chunk(self) -> None:
         """Have the first actions decided, and the chunk before learned from beside it. (A rollout
         is learned from first.)"""
         if self._on_policy:
             self._learn()
-        self._acting_policy = self._newest_policy()
-        self._act()
+        self._use_policy(self._newest_policy())
+        self.collector.act(self.update_schedule.random(self.position.iterations))
         if not self._on_policy:
             self._learn()
+
+    def _use_policy(self, policy: Tree) -> None:
+        self._acting_policy = policy
+        self.collector.use_policy(policy)
 
     def _newest_policy(self) -> Tree:
         """For a whole chunk. Within a rollout the learner is not called, so its arrays stay."""
         return self.learning.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
-
-    def _act(self) -> None:
-        random = self.update_schedule.random(self.position.iterations)
-        self.collector.act(self._acting_policy, random, wait=self._on_policy)
 
     def _learn(self) -> None:
         """Hand over the steps that were collected."""
@@ -115,22 +122,22 @@ class HostTrainer(Trainer):
         self._acting_policy = None
         super().restore(snapshot)
         if self._acting_policy is None:  # the checkpoint holds none but the learner's
-            self._acting_policy = self._newest_policy()
+            self._use_policy(self._newest_policy())
         self.learning.restart_counting(self.position.updates)
 
     def _name_acting(self) -> Named:
         """In mid-chunk also the policy that acts: the learner's has moved on."""
-        named = self.collector.named()
+        named = state_dict(self.collector)
         if self._on_policy or self.position.iterations % self._chunk_steps == 0:
             return named
         return named | under("policy", name_leaves(self._acting_policy))
 
     def _put_acting_back(self, acting: Named) -> None:
-        self.collector.put_back(acting)
+        load_state_dict(self.collector, acting)
         policy = part_of(acting, "policy")
         if policy:
             put = put_back(self.learning.policy(), policy)
-            self._acting_policy = jax.device_put(put, self.learning.transport.act_device)
+            self._use_policy(jax.device_put(put, self.learning.transport.act_device))
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self.collector.episodes()

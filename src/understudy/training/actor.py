@@ -1,0 +1,108 @@
+"""Acting: the policies of some of the seeds, what they remember, and their random keys."""
+
+import dataclasses
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from understudy.algorithms.base import Memory
+from understudy.training.actions import initial_memory, uniform_actions
+from understudy.training.program_cache import shared
+from understudy.training.seed_axis import ACTING, member_keys, over_members
+from understudy.training.setup import Setting
+from understudy.training.step_packing import acting_rows, as_bytes, extras_of
+from understudy.types import Key, Tree
+
+MOST_LOOKS = 5_000  # about half a millisecond
+
+
+class Acted(NamedTuple):
+    """Actions that were decided, and what goes into the record with them."""
+
+    action: Any  # [K, N, ...]
+    extras: dict[str, Array]
+    memory: Tree  # before the step
+
+
+@final
+class Actor:
+    """Decides the actions of some of the seeds."""
+
+    def __init__(
+        self, setting: Setting, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
+        device: Any, stream: int = 0,
+    ):  # fmt: skip
+        """`policy` [seeds, ...] says how large things are. Acting takes policies in any form, of
+        which `read_policy` makes one seed's inside the program."""
+        count, first = seeds.stop - seeds.start, setting.seed + seeds.start
+        own = dataclasses.replace(setting, seed=first, num_seeds=count)
+        part = None if count == setting.num_seeds else (seeds.start, seeds.stop)
+        self.programs = {
+            random: act_program(own.unseeded, part, read_policy, random) for random in (False, True)
+        }
+        keys = member_keys(first, count, ACTING)
+        if stream:
+            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
+        policy = jax.tree.map(lambda x: x[seeds], policy)
+        memory = initial_memory(setting.algorithm, policy, count, setting.num_envs)
+        self.device = device
+        # Committed to where acting happens: the act programs follow them there.
+        self.memory, self.key = jax.device_put((memory, keys), device)
+        self.policy: Tree = None  # of all seeds, in the form that acting takes
+        self.acted: Acted | None = None  # what was decided and not done yet
+
+    def act(self, seen: np.ndarray, random: bool) -> None:
+        """Have the next actions decided, by rows [K, N] of what was seen. Returns at once."""
+        before = self.memory
+        action, extras, self.memory, self.key = self.programs[random](
+            self.policy, before, as_bytes(seen), self.key
+        )
+        self.acted = Acted(action, extras, before)
+
+    def take(self, look: bool) -> Acted:
+        """What was decided, once it is. `look` for it before sleeping until it comes: being woken
+        takes longer than a small network's acting. Only where nothing else could use the core."""
+        acted, self.acted = self.acted, None
+        assert acted is not None, "act comes before step"
+        for _ in range(MOST_LOOKS if look else 0):
+            if acted.action.is_ready():
+                break
+        return acted
+
+
+def join(trees: list[Tree]) -> Tree:
+    """What the parts of the seeds hold, as one."""
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *trees)
+
+
+@shared
+def act_program(
+    setting: Setting, part: tuple[int, int] | None, read_policy: Callable[[Tree], Any], random: bool
+) -> Any:
+    """The compiled act program, lifted over seeds. It is given the policies of all seeds, and uses
+    those of its part."""
+    algorithm, spec, num_envs = setting.algorithm, setting.spec, setting.num_envs
+    rows, names = acting_rows(spec), extras_of(algorithm)
+
+    def act(policy: Tree, memory: Tree, data: Array, key: Key):
+        key, draw_key = jax.random.split(key)
+        if random and not isinstance(memory, Memory):
+            return uniform_actions(spec, num_envs, draw_key), {}, memory, key
+        seen = rows.unpack(data)
+        action, memory, extras = algorithm.act(
+            read_policy(policy), memory, seen["observation"], seen["first"], draw_key, True
+        )
+        if random:  # but what was seen is remembered
+            action = uniform_actions(spec, num_envs, draw_key)
+        return action, {name: extras[name] for name in names}, memory, key
+
+    lifted = over_members(act, setting.num_seeds)
+    if part is None:
+        return jax.jit(lifted)
+    own = itemgetter(slice(*part))
+    return jax.jit(lambda policy, *rest: lifted(jax.tree.map(own, policy), *rest))
