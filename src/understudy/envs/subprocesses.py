@@ -18,7 +18,6 @@ from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same, without
 from understudy.envs.spaces import Border, spec_of
-from understudy.envs.step_flags import are_worthwhile
 from understudy.envs.worker_processes import Group, Lost, Waiting
 from understudy.observing import Packer
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
@@ -58,9 +57,7 @@ class ProcessEnvs(HostEnvs):
         self._finalizer = Finalize(self, self._group.close, exitpriority=10)
         try:
             self.spec = _agreed(self._group.start(factories, seeds, guard, descriptor))
-            looks = are_worthwhile(workers)
-            layout = _layout(self.spec, self.num_envs, descriptor, workers, looks)
-            self._board = self._group.share(layout)
+            self._board = self._group.share(_layout(self.spec, self.num_envs, descriptor))
         except Lost as error:
             self.close()
             raise EnvironmentError(str(error)) from error
@@ -96,7 +93,7 @@ class ProcessEnvs(HostEnvs):
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         spans = self._group.spans
         if only is None:
-            commands, valid = [], self._valid
+            commands, valid = [worker.STEP] * len(spans), self._valid
         else:
             action, valid = self._chosen(action, only), only.copy()
             commands = [worker.SOME + only[slice(*span)].tobytes() for span in spans]
@@ -105,11 +102,7 @@ class ProcessEnvs(HostEnvs):
         self._clock += 1
         if only is not None:
             self._begun += ~only  # the time of episodes that are left alone stands still
-        if only is None:
-            waiting = self._group.begin_step(0, len(spans))
-            cut = self._wait(waiting, self._guard.step_timeout)
-        else:
-            cut = self._command(commands, self._guard.step_timeout)
+        cut = self._command(commands, self._guard.step_timeout)
         return self._read_step(everywhere, cut, valid, only)
 
     def divide(self, multiple: int) -> list[slice]:
@@ -131,7 +124,7 @@ class ProcessEnvs(HostEnvs):
         self._write_actions(action, rows)
         if part == 0:
             self._clock += 1
-        self._waiting[part] = self._group.begin_step(workers.start, workers.stop)
+        self._waiting[part] = self._group.tell([worker.STEP] * len(workers), workers.start)
 
     def receive(self, part: int = 0) -> HostStep:
         waiting, self._waiting[part] = self._waiting[part], None
@@ -278,11 +271,9 @@ def _comeback(
     return cloudpickle.dumps((episodes[rows], none if past is None else past[rows]))
 
 
-def _layout(
-    spec: Spec, rows: int, descriptor: Descriptor | None, workers: int, looks: bool
-) -> worker.Layout:
+def _layout(spec: Spec, rows: int, descriptor: Descriptor | None) -> worker.Layout:
     continuous = isinstance(spec.action, Continuous)
     shape = () if isinstance(spec.action, Discrete) else spec.action.shape
     action = (shape, "float32" if continuous else "int64")
     size = descriptor.size if descriptor else 0
-    return worker.Layout(rows, Packer.of(spec.observation), *action, size, workers, looks)
+    return worker.Layout(rows, Packer.of(spec.observation), *action, size)

@@ -22,7 +22,6 @@ import numpy as np
 from understudy.envs.fault_guard import Guard
 from understudy.envs.rows import Board, EnvRows
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.step_flags import StepFlags
 from understudy.observing import Packer
 
 _log = logging.getLogger("understudy.envs")
@@ -48,8 +47,6 @@ class Layout(NamedTuple):
     action_shape: tuple[int, ...]
     action_dtype: str
     descriptor_size: int  # 0: none was asked for
-    workers: int
-    looks: bool  # whether steps are begun and ended by flags
 
 
 def _parts(layout: Layout) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -67,16 +64,8 @@ def _padded(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return -(-int(np.prod(shape)) * dtype.itemsize // 64) * 64
 
 
-def _flags_at(layout: Layout) -> int:
-    return sum(_padded(*part) for part in _parts(layout))
-
-
 def board_size(layout: Layout) -> int:
-    return _flags_at(layout) + StepFlags.nbytes(layout.workers)
-
-
-def flags_of(buffer: Any, layout: Layout) -> StepFlags:
-    return StepFlags(buffer, layout.workers, _flags_at(layout))
+    return max(1, sum(_padded(*part) for part in _parts(layout)))
 
 
 def board_on(buffer: Any, layout: Layout) -> Board:
@@ -98,17 +87,11 @@ def framed(message: bytes) -> bytes:
 
 
 FRAMED_DONE = framed(DONE)
-WAKE = b"w"  # look at the flags
 SOME = b"o"  # followed by a flag for each row of the worker: step only these
 
 
 def main(
-    pipe: Connection,
-    payload: bytes,
-    seeds: EpisodeSeeds,
-    index: int,
-    first_row: int,
-    guard: Guard,
+    pipe: Connection, payload: bytes, seeds: EpisodeSeeds, first_row: int, guard: Guard
 ) -> None:
     """The whole life of a worker: build, agree on memory, then obey until told to close.
 
@@ -126,7 +109,7 @@ def main(
         if agreed != CLOSE:
             name, layout = cloudpickle.loads(agreed)
             memory = SharedMemory(name)
-            _obey(pipe, rows, memory.buf, layout, index)
+            _obey(pipe, rows, memory.buf, layout)
     except (EOFError, BrokenPipeError):
         pass
     except Exception as error:
@@ -139,31 +122,18 @@ def main(
             memory.close()
 
 
-def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout, index: int) -> None:
+def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout) -> None:
     """Commands until CLOSE. The views of `buffer` die with this frame, so it can be closed."""
-    flags = flags_of(buffer, layout)
-    number = flags.told(index)
     mine = slice(rows.first_row, rows.first_row + len(rows.environments))
     board = board_on(buffer, layout).of(mine)
     rows.expect(layout.seen)
     pipe.send_bytes(DONE)
-    while True:
-        while layout.looks and flags.look_for_step(index, number):
-            number = flags.told(index)
-            _step(rows, board)
-            if rows.faults:
-                flags.announce_news(index)
-                pipe.send(rows.take_faults())
-            flags.finish(index, number)
-        command = pipe.recv_bytes()
-        flags.wake_up(index)
-        if command == CLOSE:
-            return
-        if command == WAKE:
-            continue
+    while (command := pipe.recv_bytes()) != CLOSE:
         if command == STEP or command[:1] == SOME:
             only = None if command == STEP else np.frombuffer(command, np.bool_, offset=1)
-            _step(rows, board, only)
+            # A copy: nothing that may outlive this frame must be a view of the memory.
+            for index in rows.step(board._replace(action=board.action.copy()), only):
+                rows.reset_one(index, board.observation)
         elif command == RESET:
             rows.reset(board.observation)
         else:
@@ -173,9 +143,3 @@ def _obey(pipe: Connection, rows: EnvRows, buffer: Any, layout: Layout, index: i
             pipe.send(rows.take_faults())
         else:
             os.write(pipe.fileno(), FRAMED_DONE)
-
-
-def _step(rows: EnvRows, board: Board, only: np.ndarray | None = None) -> None:
-    # A copy: nothing that may outlive this frame must be a view of the memory.
-    for row in rows.step(board._replace(action=board.action.copy()), only):
-        rows.reset_one(row, board.observation)

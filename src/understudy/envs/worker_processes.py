@@ -12,8 +12,8 @@ import struct
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -27,7 +27,6 @@ from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import Fault, Guard
 from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.step_flags import StepFlags
 from understudy.types import EnvironmentError
 
 _PATIENCE = 5.0  # seconds a worker has to close its environments before it is ended
@@ -45,7 +44,6 @@ class Waiting(NamedTuple):
     workers: dict[int, int]  # by the file of their pipe
     lost: list[tuple[int, Lost]]
     poll: Any
-    flagged: tuple[int, int, int] | None = None  # by flags: first, stop, and the step's number
 
 
 @final
@@ -58,8 +56,6 @@ class Group:
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         self.memory: SharedMemory | None = None
-        self.flags: StepFlags | None = None  # where steps are begun and ended by them
-        self._number = 0  # of the latest step by flags
         self._arguments: list[tuple[Any, ...]] = []  # of each worker
         self._agreement = b""  # where the memory is and how it is laid out
 
@@ -73,7 +69,7 @@ class Group:
         """Start all; gives the pairs of spaces of each worker's environments."""
         for index, (start, stop) in enumerate(self.spans):
             payload = cloudpickle.dumps((list(factories[start:stop]), descriptor))
-            self._arguments.append((payload, seeds, index, start, guard))
+            self._arguments.append((payload, seeds, start, guard))
             process, pipe = self._launch(index)
             self.processes.append(process)
             self.pipes.append(pipe)
@@ -86,49 +82,7 @@ class Group:
             self._tell(index, self._agreement)
         for index in range(len(self.pipes)):
             self._hear(index)
-        if layout.looks:
-            self.flags = worker.flags_of(self.memory.buf, layout)
         return worker.board_on(self.memory.buf, layout)
-
-    def begin_step(self, first: int, stop: int) -> Waiting:
-        """Tell these workers to step all of their environments."""
-        if self.flags is None:
-            return self.tell([worker.STEP] * (stop - first), first)
-        self._number += 1
-        self._wake(self.flags.begin(first, stop, self._number))
-        return Waiting({}, [], None, (first, stop, self._number))
-
-    def _wake(self, sleepers: Iterable[int]) -> None:
-        for index in sleepers:
-            with suppress(OSError):  # a worker that has died is noticed when it is waited for
-                os.write(self.pipes[index].fileno(), worker.framed(worker.WAKE))
-
-    def _wait_by_flags(
-        self, flags: StepFlags, first: int, stop: int, number: int, timeout: float
-    ) -> Iterator[tuple[int, list[Fault] | Lost]]:
-        for late in flags.wait(first, stop, number, timeout):
-            self._wake(set(flags.sleepers(first, stop)).intersection(late))
-            for index in late:
-                if not self.pipes[index].poll(0.0):
-                    continue
-                if flags.take_news(index):
-                    yield index, self._hear(index)
-                else:  # a message before the answer is the worker's last one
-                    yield from self._lose(flags, index, number)
-        for index in flags.late(first, stop, number):
-            yield from self._lose(flags, index, number, 0.0)
-        for index in range(first, stop):
-            if flags.take_news(index):
-                yield index, self._hear(index)
-
-    def _lose(
-        self, flags: StepFlags, index: int, number: int, timeout: float | None = None
-    ) -> Iterator[tuple[int, Lost]]:
-        try:
-            self._hear(index, timeout)
-        except Lost as end:
-            flags.bury(index, number)
-            yield index, end
 
     def tell(self, commands: Sequence[bytes], first: int = 0) -> Waiting:
         """Tell each worker, from the `first` one on, one thing."""
@@ -147,9 +101,6 @@ class Group:
     def wait(self, waiting: Waiting, timeout: float) -> Iterator[tuple[int, list[Fault] | Lost]]:
         """Wait for all that were told. Gives, as soon as it is known, what is more than a plain
         success: what a worker survived, or that it is lost."""
-        if waiting.flagged is not None and self.flags is not None:
-            yield from self._wait_by_flags(self.flags, *waiting.flagged, timeout)
-            return
         yield from waiting.lost  # only now: the others are at work meanwhile
         workers, deadline = waiting.workers, time.monotonic() + timeout
         while workers:
@@ -193,9 +144,6 @@ class Group:
                 process.join()
             process.close()
         self.pipes, self.processes = [], []
-        if self.flags is not None:
-            self.flags.release()  # views of the memory must be gone before it can be closed
-            self.flags = None
         if self.memory is not None:
             self.memory.close()
             self.memory.unlink()
