@@ -30,7 +30,7 @@ from understudy.algorithms import find
 from understudy.buffers import ReplayBuffer, ReplayState
 from understudy.training import updates as engine
 from understudy.training.seed_axis import INITIALISATION, member_keys, over_members
-from understudy.training.updates import LearnerState
+from understudy.training.update import LearnerState
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((17,)), Continuous(low=(-1.0,) * 6, high=(1.0,) * 6, shape=(6,)))

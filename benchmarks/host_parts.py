@@ -35,7 +35,7 @@ class HostParts:
     def act(self) -> Any:
         """Dispatch the act program; gives the action."""
         collector = self._trainer.collector
-        collector.use_policy(self._trainer.learning.policy())
+        collector.use_policy(self._trainer.transport.policy())
         collector.act(random=False)
         return collector.actors[0].acted.action
 

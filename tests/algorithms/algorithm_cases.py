@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from understudy.algorithms import normalization
 from understudy.algorithms.sac import SAC, SACConfig
 from understudy.algorithms.td3 import TD3, TD3Config
 from understudy.types import ArraySpec, Batch, Continuous, Spec
@@ -75,6 +76,16 @@ STATIC = {"act": 5, "memory": 1}  # arguments that are no arrays
 def compiled(algorithm, method):
     """A method of an algorithm as one program."""
     return jax.jit(getattr(algorithm, method), static_argnums=STATIC.get(method, ()))
+
+
+_take_in = jax.jit(normalization.take_in)
+
+
+def observed(state, rows, open_return=None):
+    """The state with these observations (and returns) in its running statistics."""
+    open_return = jnp.zeros(len(rows)) if open_return is None else open_return
+    valid = jnp.ones(len(rows), bool)
+    return state._replace(normalizer=_take_in(state.normalizer, rows, open_return, valid))
 
 
 def parts_of(state):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
-from algorithm_cases import changed, close, mapped, same
+from algorithm_cases import changed, close, mapped, observed, same
 from by_hand import derivative, network, numbers
 
 from understudy.algorithms.aux_losses import action_penalty
@@ -211,7 +211,7 @@ def test_observations_and_rewards_are_normalised_where_asked():
     rollout, rng = made.rollout(), np.random.default_rng(1)
     seen = (3.0 + 2.0 * rng.normal(size=(64, 3))).astype(np.float32)
     returns = (5.0 * rng.normal(size=64)).astype(np.float32)
-    state = made.ask("observe", jnp.asarray(seen), jnp.asarray(returns), jnp.ones(64, bool))
+    state = observed(made.state, jnp.asarray(seen), jnp.asarray(returns))
     batch = made.prepare(state, rollout)
     mean, std = np.mean(seen, axis=0), np.std(seen, axis=0)
     usual = (np.asarray(rollout.observation) - mean) / std

@@ -20,6 +20,7 @@ from algorithm_cases import (
     gaps_and_steps,
     make_batch,
     mapped,
+    observed,
     parts_of,
     same,
     shards_of,
@@ -257,7 +258,7 @@ def test_observations_are_normalised_wherever_networks_see_them():
     rows = (5.0 + 2.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
     scaled = jnp.asarray((rows - np.mean(rows, axis=0)) / np.std(rows, axis=0))
     rows, action = jnp.asarray(rows), jnp.zeros((50, 2))
-    state = compiled(algorithm, "observe")(plain, rows, jnp.zeros(50), jnp.ones(50, bool))
+    state = observed(plain, rows)
     got = compiled(algorithm, "q_values")(state, rows, action)
     want = compiled(other, "q_values")(without, scaled, action)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)

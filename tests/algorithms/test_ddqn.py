@@ -17,6 +17,7 @@ from algorithm_cases import (
     compiled,
     gaps_and_steps,
     mapped,
+    observed,
     same,
     settled,
     shards_of,
@@ -408,8 +409,7 @@ def test_questions_and_acting_see_observations_as_the_networks_do():
     one = made(normalise_observations=True, num_critics=3)
     rows, action = np.asarray(make_batch(64).observation) * 30.0 + 50.0, make_batch(64).action
     calm, rows = jnp.asarray((rows - rows.mean(0)) / rows.std(0)), jnp.asarray(rows)
-    observe, ask = (compiled(one.algorithm, name) for name in ("observe", "q_values"))
-    seen = observe(one.state, rows, jnp.zeros(64), jnp.ones(64, bool))
+    ask, seen = compiled(one.algorithm, "q_values"), observed(one.state, rows)
     want = ask(one.state, calm, action)
     np.testing.assert_allclose(ask(seen, rows, action), want, rtol=1e-3)
     greedy = act(one.algorithm, one.algorithm.policy(seen), rows, KEY, False)[0]

@@ -12,6 +12,7 @@ from algorithm_cases import (
     copies_of,
     gaps_and_steps,
     mapped,
+    observed,
     same,
     shards_of,
 )
@@ -215,7 +216,7 @@ def test_observations_are_normalised_where_that_is_on():
     rows = (5.0 + 3.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
     scaled = jnp.asarray((rows - np.mean(rows, 0)) / np.std(rows, 0))
     rows = jnp.asarray(rows)
-    state = made.ask("observe", rows, jnp.zeros(50), jnp.ones(50, bool))
+    state = observed(made.state, rows)
     want = np.argmax(made.policy_at(scaled).logits, -1)
     policy = made.algorithm.policy(state)
     act = compiled(made.algorithm, "act")

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.algorithms import find
+from understudy.training.initialization import begin, metric_names
+from understudy.training.learner import updates
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.updates import begin, metric_names, updates
 from understudy.types import ArraySpec, Chunk, Continuous, Discrete, Spec, Step
 
 MOVING = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))

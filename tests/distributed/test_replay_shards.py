@@ -18,9 +18,9 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check
 from understudy.distributed.replay_shards import ShardedWorkers, _add, part_kept
 from understudy.errors import CheckpointError, ClusterError
-from understudy.training.learner import Rows
 from understudy.training.step_packing import as_bytes, rows_of, step_rows
-from understudy.training.updates import Ready, finish, ready
+from understudy.training.transport import Rows
+from understudy.training.update import Ready, finish, ready
 from understudy.types import ConfigError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]

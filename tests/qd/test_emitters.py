@@ -11,8 +11,9 @@ from understudy.qd import repertoire as qd
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
 from understudy.qd.emitters.iso_line import vary
 from understudy.qd.map_elites import Generations
+from understudy.training.learner import updates
 from understudy.training.setup import make_buffer
-from understudy.training.updates import sample_batch, updates
+from understudy.training.update import sample_batch
 from understudy.types import Chunk, Step
 
 KEY = jax.random.PRNGKey(5)

@@ -53,7 +53,7 @@ def test_before_learning_has_begun_chunks_change_nothing(make_trainer):
 def test_chunk_c_acts_with_the_policy_after_chunk_c_minus_two(make_trainer):
     trainer = make_trainer("sac", "Pendulum-v1", chunk_steps=4, start_steps=0, min_buffer_size=2)
     acted, learned = [], []
-    [actor], learn = trainer.collector.actors, trainer.learning.learn
+    [actor], learn = trainer.collector.actors, trainer.transport.learn
     act = actor.act
 
     def counted_act(seen, random):
@@ -62,7 +62,7 @@ def test_chunk_c_acts_with_the_policy_after_chunk_c_minus_two(make_trainer):
         act(seen, random)
 
     actor.act = counted_act
-    trainer.learning.learn = lambda *told: (learned.append(told[0].shape[1]), learn(*told))
+    trainer.transport.learn = lambda *told: (learned.append(told[0].shape[1]), learn(*told))
     trainer.advance(16)
     # Calls of the learner that were made when each step's policy was asked for: none in the first
     # two chunks, chunk 0 before chunk 2, and so on.
@@ -74,8 +74,8 @@ def test_each_update_has_the_values_of_its_step(make_trainer):
     trainer = make_trainer("td3", "Pendulum-v1", chunk_steps=4, start_steps=0, min_buffer_size=4)
     trainer.position.horizon = 100
     trainer.schedule({"learning_rate": linear(1e-3, 0.0)})
-    told, learn = [], trainer.learning.learn
-    trainer.learning.learn = lambda *what: (told.append(what), learn(*what))
+    told, learn = [], trainer.transport.learn
+    trainer.transport.learn = lambda *what: (told.append(what), learn(*what))
     trainer.advance(13)
     _, count, names, values, steps = told[-1]  # of the steps that end at 9, 10, 11 and 12
     assert names == ("learning_rate",) and count == 4 and steps == (0, 1, 2, 3)

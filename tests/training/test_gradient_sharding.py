@@ -17,7 +17,7 @@ from shared_updates import (
 from understudy.buffers import sum_tree
 from understudy.training.gradient_sharding import Shares, check_shares, share, still_drawable
 from understudy.training.seed_axis import over_members
-from understudy.training.updates import ready
+from understudy.training.update import ready
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents

@@ -21,7 +21,7 @@ from understudy.errors import CheckpointError, ConfigError
 from understudy.networks.augmentation import shift_images
 from understudy.training import loop
 from understudy.training import replay_placement as keeping
-from understudy.training.learner import Learner
+from understudy.training.transport import Transport
 
 pytestmark = pytest.mark.agents
 
@@ -177,7 +177,7 @@ def assert_alike(one, other):
 def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
     settings = dict(num_seeds=2, num_envs=2, normalise_observations=True, replay_storage="host")
     here = make_trainer("ddqn", "CartPole-v1", **settings)
-    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
+    monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
     there = make_trainer("ddqn", "CartPole-v1", **settings)
     for trainer in (here, there):
         trainer.advance(40)

@@ -15,9 +15,9 @@ LOOPS = pytest.mark.parametrize("env", ["Pendulum-v1", "jax:Pendulum-v1"])
 
 def compiled(trainer):
     """How many programs each of a trainer's functions has become so far."""
-    if hasattr(trainer, "learning"):
+    if hasattr(trainer, "transport"):
         collector = trainer.collector
-        functions = (*collector.actors[0].programs.values(), trainer.learning.program)
+        functions = (*collector.actors[0].programs.values(), trainer.transport.program)
     else:
         functions = (trainer._general, trainer._steady)
     return [function._cache_size() for function in functions]

@@ -8,9 +8,10 @@ import pytest
 from scripted import HIGH, LOW, SCRIPT, Scripted
 
 from understudy.training import loop
-from understudy.training.learner import Call, Learner, Rows
+from understudy.training.learner import Call
+from understudy.training.state_packing import Leaves, Vectors
 from understudy.training.step_packing import as_bytes, step_rows
-from understudy.training.transport import Leaves, Vectors
+from understudy.training.transport import Rows, Transport
 
 pytestmark = pytest.mark.agents
 
@@ -82,7 +83,7 @@ def test_updates_follow_the_schedule_and_stopping_between_calls_changes_nothing(
 
 
 def cache_sizes(trainer):
-    programs = (trainer.collector.actors[0].programs[False], trainer.learning.program)
+    programs = (trainer.collector.actors[0].programs[False], trainer.transport.program)
     return [program._cache_size() for program in programs]
 
 
@@ -111,12 +112,12 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
     """No instruction of the compiled program copies an array of the storage's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
     trainer.advance(2)
-    learning, rows = trainer.learning, step_rows(trainer.setting.algorithm, trainer.setting.spec)
-    lowered = learning.program.lower(
-        learning.transport.packed,
-        learning.experience,
+    transport, rows = trainer.transport, step_rows(trainer.setting.algorithm, trainer.setting.spec)
+    lowered = transport.program.lower(
+        transport.packed,
+        transport.experience,
         Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows.dtype))),
-        learning._index,
+        transport._index,
         None,
         Call(chunk_steps, 0 if chunk_steps == 1 else None, ()),
     )
@@ -128,10 +129,10 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
 def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, monkeypatch):
     """Packed and threaded, on a CPU that plays the accelerator: the same run."""
     here = plain[0]
-    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
+    monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
     there = make_trainer("td3", "Pendulum-v1", **TWO)
-    assert isinstance(there.learning.transport.form, Vectors)
-    assert isinstance(here.learning.transport.form, Leaves)
+    assert isinstance(there.transport.form, Vectors)
+    assert isinstance(here.transport.form, Leaves)
     there.advance(40)
     there.metrics()
     there.advance(30)
@@ -144,14 +145,14 @@ def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, mo
 
 
 def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypatch):
-    monkeypatch.setattr(loop, "Learner", partial(Learner, accelerated=True))
+    monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
     trainer = make_trainer("td3", "Pendulum-v1")
     trainer.advance(5)
 
     def fail(*arguments):
         raise RuntimeError("out of memory")
 
-    trainer.learning.program = fail
+    trainer.transport.program = fail
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.advance(5)
 

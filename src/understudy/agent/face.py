@@ -41,7 +41,7 @@ from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_member
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Setting, Trainer
-from understudy.training.updates import LearnerState
+from understudy.training.update import LearnerState
 
 
 class Agent:

@@ -41,11 +41,12 @@ from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import name_leaves
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.factory import Source, check_workers
+from understudy.training.initialization import begin, metric_names
 from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
 from understudy.training.seed_axis import INITIALISATION, member_keys
 from understudy.training.snapshot import Position as AgentPosition
 from understudy.training.snapshot import Snapshot
-from understudy.training.updates import LearnerState, begin, metric_names
+from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 HEAT_MAP = "heat_map.png"

@@ -16,7 +16,7 @@ from understudy.training.device_sharding import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
 from understudy.training.snapshot import Snapshot
 from understudy.training.trainer import Setting, Trainer, learner_shapes
-from understudy.training.updates import LearnerState
+from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError
 
 _log = logging.getLogger("understudy.agent")

@@ -29,7 +29,7 @@ from understudy.algorithms.optim import (
 )
 from understudy.algorithms.spec_check import check_spec
 from understudy.algorithms.train_state import NoTargets, TrainState
-from understudy.networks import Networks, seen_by_both
+from understudy.networks import Networks
 from understudy.networks.encoders import look
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar, Spec, Tree
 
@@ -178,18 +178,6 @@ class Algorithm(abc.ABC):
         """What exploration carries from step to step, before the first one."""
         return ()
 
-    def observe(
-        self,
-        state: Any,
-        observation: Shaped[Array, "envs *observation"],
-        open_return: Float[Array, " envs"],
-        valid: Bool[Array, " envs"],
-    ) -> Any:
-        """Take one step of every environment into the running statistics, where there are any:
-        what was seen, and the discounted return of each episode so far."""
-        statistics = normalization.take_in(state.normalizer, observation, open_return, valid)
-        return state._replace(normalizer=statistics)
-
     def prepare(self, state: Any, batch: Any) -> Any:
         """What must look at the whole batch before it may be split into shards.
 
@@ -200,14 +188,6 @@ class Algorithm(abc.ABC):
         weight = batch.weight / jnp.max(batch.weight)
         steps = jnp.maximum(jnp.sum(weight > 0), 1)
         return batch._replace(weight=weight * (weight.size / steps))
-
-    def for_actor(self, state: Any, batch: Any) -> Any:
-        """A batch whose observations actor and critics have looked at by the senses they share, if
-        no gradient of the actor's goes into them."""
-        if self.config.actor_trains_encoder:
-            return batch
-        seen = seen_by_both(state.params.actor, state.params.critic, batch.observation)
-        return batch._replace(observation=seen)
 
     @abc.abstractmethod
     def gradients(

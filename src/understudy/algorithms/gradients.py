@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.algorithms.optim import Flag, when
+from understudy.algorithms.train_state import TrainState
+from understudy.networks import seen_by_both
 from understudy.networks.encoders import Borrowed, lend, with_senses
 from understudy.networks.ensembles import chosen, size_of
 from understudy.types import Key, Metrics, Scalar, Tree
@@ -28,6 +30,15 @@ def differentiate_actor(
     )
     answer, (actor_gradient, shared) = both(actor, critic.senses)
     return answer, actor_gradient, shared
+
+
+def for_actor(state: TrainState, batch: Any, config: Any) -> Any:
+    """A batch whose observations actor and critics have looked at by the senses they share, if no
+    gradient of the actor's goes into them."""
+    if config.actor_trains_encoder:
+        return batch
+    seen = seen_by_both(state.params.actor, state.params.critic, batch.observation)
+    return batch._replace(observation=seen)
 
 
 def add_shared(critic_gradient: Any, shared: Tree | None) -> Any:

@@ -18,9 +18,10 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
 from understudy.distributed.worker_pool import Crew, Task
 from understudy.training.gradient_sharding import Shares, check_shares
+from understudy.training.rollout_updates import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.updates import LearnerState, Ready, minibatch, minibatch_rows, ready
+from understudy.training.update import LearnerState, Ready, ready
 from understudy.types import ConfigError
 
 

@@ -28,12 +28,12 @@ from understudy.distributed.supervisor import Post, Supervisor
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import Named, part_of, under
-from understudy.training.learner import Learner, Rows
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import Setting
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import as_bytes, rows_of, step_rows
 from understudy.training.trainer import Trainer
+from understudy.training.transport import Rows, Transport
 from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import ConfigError
 
@@ -64,7 +64,7 @@ class ClusterTrainer(Trainer):
         self._rows = step_rows(setting.algorithm, setting.spec)
         sharded = cluster.replay == "sharded"
         started = self._start(RemoteReplayBuffer(setting.spec) if sharded else None)
-        self.held = self.learning = Learner(setting.algorithm, self.buffer, self._rows, *started)
+        self.held = self.transport = Transport(setting.algorithm, self.buffer, self._rows, *started)
         self.setting = setting
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
@@ -171,8 +171,8 @@ class ClusterTrainer(Trainer):
     def _policy(self) -> Any:
         """A reference to the newest policy. It is put where all can read it once a version."""
         if self._published is None:
-            form = self.learning.transport.form
-            leaves = form.policy_leaves(self.learning.policy())
+            form = self.transport.form
+            leaves = form.policy_leaves(self.transport.policy())
             copies = [np.array(leaf) for leaf in leaves]
             self._published = self._ray.put(copies) if self._cluster.collectors else copies
         return self._published
@@ -224,9 +224,9 @@ class ClusterTrainer(Trainer):
         if self.hyper_schedules is not None:
             names, values = self.hyper_schedules.names, self.hyper_schedules.over([self.steps])
         if self._workers is None:
-            self.learning.learn(rows, count, names, values, first_lane=first_lane)
+            self.transport.learn(rows, count, names, values, first_lane=first_lane)
         else:
-            self.learning.learn(rows, 0, names, values, first_lane=first_lane)
+            self.transport.learn(rows, 0, names, values, first_lane=first_lane)
             if isinstance(self._workers, ShardedWorkers):
                 self._workers.add(deliveries[0].place, Rows(as_bytes(rows), first_lane))
             if count:
@@ -347,10 +347,10 @@ class ClusterTrainer(Trainer):
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
-        self.learning.restart_counting(self.position.updates)
+        self.transport.restart_counting(self.position.updates)
 
     def close(self) -> None:
-        self.learning.close()
+        self.transport.close()
         if self._supervisor is not None:
             self._supervisor.close()
         if self._workers is not None:

@@ -38,12 +38,12 @@ from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import Named, part_of, under
 from understudy.training.devices import use_compilation_cache
 from understudy.training.gradient_sharding import Draws
-from understudy.training.learner import Rows
 from understudy.training.replay_placement import init_program, room
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
 from understudy.training.step_packing import RowType, step_rows, to_chunk
-from understudy.training.updates import LearnerState
+from understudy.training.transport import Rows
+from understudy.training.update import LearnerState
 from understudy.types import ConfigError
 
 _log = logging.getLogger("understudy.distributed")

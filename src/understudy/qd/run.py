@@ -24,8 +24,8 @@ from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explai
 from understudy.runs.signals import Interruption
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.meter import Meter, read_meter
+from understudy.training.update import LearnerState
 from understudy.training.update_schedule import next_multiple
-from understudy.training.updates import LearnerState
 from understudy.types import ConfigError
 
 SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop

@@ -23,12 +23,13 @@ from understudy.networks.encoders import without
 from understudy.state_dict import Named, name_leaves, put_back
 from understudy.training.actions import to_real, uniform_actions
 from understudy.training.device_sharding import divides_rows
+from understudy.training.learner import move, updates
 from understudy.training.program_cache import shared
 from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, member_keys, over_members
 from understudy.training.step_packing import extras_of
 from understudy.training.trainer import Held, Setting, Trainer
-from understudy.training.updates import LearnerState, move, updates
+from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
 
 ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default
@@ -254,7 +255,7 @@ class Loop:
         everyone = jnp.ones(self._num_envs, bool)
         chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)
         experience = self._buffer.add(experience, chunk)
-        learner = observe(self._algorithm, learner, chunk)
+        learner = observe(learner, chunk)
         count = now.count if self._block_updates is None else self._block_updates
         learner, priorities = when(
             now.count > 0,

@@ -19,8 +19,8 @@ from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.training.seed_axis import over_members
 from understudy.training.setup import Setting
-from understudy.training.transport import Layout
-from understudy.training.updates import LearnerState, Ready, finish, ready
+from understudy.training.state_packing import Layout
+from understudy.training.update import LearnerState, Ready, finish, ready
 from understudy.types import ConfigError, Key, Tree
 
 NOWHERE = jnp.iinfo(jnp.int32).max

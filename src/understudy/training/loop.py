@@ -23,11 +23,11 @@ from understudy.envs.base import HostEnvs
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.collector import Collector
 from understudy.training.collector_state import load_state_dict, state_dict
-from understudy.training.learner import Learner
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import step_rows
 from understudy.training.trainer import Setting, Trainer
+from understudy.training.transport import Transport
 from understudy.types import Tree
 
 ACCELERATOR_CHUNK = 8  # steps; see docs/design.md for what they cost and save
@@ -43,12 +43,12 @@ class HostTrainer(Trainer):
         self.setting = setting
         started = self._start()
         rows = step_rows(setting.algorithm, setting.spec)
-        self.held = self.learning = Learner(setting.algorithm, self.buffer, rows, *started)
-        transport = self.learning.transport
+        self.held = self.transport = Transport(setting.algorithm, self.buffer, rows, *started)
         self._on_policy = setting.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
         self.collector = Collector(
-            setting, envs, self.policy(), transport.form.read_policy, transport.act_device,
+            setting, envs, self.policy(), self.transport.form.read_policy,
+            self.transport.act_device,
             divided=self._chunk_steps > 1 and not self._on_policy,
         )  # fmt: skip
         self._use_policy(self._newest_policy())
@@ -58,7 +58,7 @@ class HostTrainer(Trainer):
         needs = self.setting.algorithm.needs
         if isinstance(needs, RolloutNeeds):
             return needs.horizon
-        device, *others = self.learning.transport.sharding.device_set
+        device, *others = self.transport.sharding.device_set
         usual = 1 if device.platform == "cpu" and not others else ACCELERATOR_CHUNK
         return min(needs.chunk_steps or usual, self.buffer.num_slots - 1)
 
@@ -95,7 +95,7 @@ class HostTrainer(Trainer):
 
     def _newest_policy(self) -> Tree:
         """For a whole chunk. Within a rollout the learner is not called, so its arrays stay."""
-        return self.learning.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
+        return self.transport.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
 
     def _learn(self) -> None:
         """Hand over the steps that were collected."""
@@ -115,7 +115,7 @@ class HostTrainer(Trainer):
                 ends = range(stop - count + 1, stop + 1)
                 values = self.hyper_schedules.over(end * envs for end in ends)
                 steps = tuple(step for step, due in enumerate(owed) for _ in range(due))
-        self.learning.learn(rows, sum(owed), names, values, steps)
+        self.transport.learn(rows, sum(owed), names, values, steps)
         self.position.updates += sum(owed)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -123,7 +123,7 @@ class HostTrainer(Trainer):
         super().restore(snapshot)
         if self._acting_policy is None:  # the checkpoint holds none but the learner's
             self._use_policy(self._newest_policy())
-        self.learning.restart_counting(self.position.updates)
+        self.transport.restart_counting(self.position.updates)
 
     def _name_acting(self) -> Named:
         """In mid-chunk also the policy that acts: the learner's has moved on."""
@@ -136,8 +136,8 @@ class HostTrainer(Trainer):
         load_state_dict(self.collector, acting)
         policy = part_of(acting, "policy")
         if policy:
-            put = put_back(self.learning.policy(), policy)
-            self._use_policy(jax.device_put(put, self.learning.transport.act_device))
+            put = put_back(self.transport.policy(), policy)
+            self._use_policy(jax.device_put(put, self.transport.act_device))
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self.collector.episodes()
@@ -146,5 +146,5 @@ class HostTrainer(Trainer):
         return self.collector.faults
 
     def close(self) -> None:
-        self.learning.close()
+        self.transport.close()
         self.collector.close()

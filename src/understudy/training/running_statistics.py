@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms import normalization
 from understudy.buffers.base import own_lanes, put_lanes
-from understudy.training.updates import LearnerState
+from understudy.training.update import LearnerState
 from understudy.types import Chunk, Step
 
 
-def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> LearnerState:
+def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
     """Take the steps of a chunk into the running statistics, one after the other, where there are
     any."""
     if learner.state.normalizer == (None, None):
@@ -19,7 +19,7 @@ def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> Learne
     own = learner._replace(open_return=own_lanes(chunk, everyone))
 
     def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
-        return _observe_step(algorithm, learner, *now), None
+        return _observe_step(learner, *now), None
 
     rows = (chunk.steps, chunk.valid)
     if len(chunk.valid) == 1:
@@ -29,13 +29,12 @@ def observe(algorithm: Algorithm, learner: LearnerState, chunk: Chunk) -> Learne
     return own._replace(open_return=put_lanes(chunk, everyone, own.open_return))
 
 
-def _observe_step(
-    algorithm: Algorithm, learner: LearnerState, step: Step, valid: Bool[Array, " envs"]
-) -> LearnerState:
+def _observe_step(learner: LearnerState, step: Step, valid: Bool[Array, " envs"]) -> LearnerState:
     state, _, open_return = learner
     if state.normalizer.returns is not None:
         open_return = state.hyper["gamma"] * open_return + step.reward
-    state = algorithm.observe(state, step.observation, open_return, valid)
-    if state.normalizer.returns is not None:
+    statistics = normalization.take_in(state.normalizer, step.observation, open_return, valid)
+    state = state._replace(normalizer=statistics)
+    if statistics.returns is not None:
         open_return = jnp.where(step.last | ~valid, 0.0, open_return)
     return learner._replace(state=state, open_return=open_return)

@@ -19,14 +19,15 @@ from understudy.ops.schedules import Schedule
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.device_sharding import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_member
+from understudy.training.initialization import begin, metric_names
 from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALISATION, member_keys
 from understudy.training.setup import Setting as Setting
 from understudy.training.snapshot import Position, Snapshot
+from understudy.training.update import LearnerState
 from understudy.training.update_schedule import UpdateSchedule
-from understudy.training.updates import LearnerState, begin, metric_names
 from understudy.types import ConfigError
 
 _log = logging.getLogger("understudy.training")

@@ -11,187 +11,51 @@ update itself takes 120). So there
 - a thread makes the call while the environments step, and acting happens on the host.
 """
 
-import abc
-import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
+from understudy.buffers import Buffer
+from understudy.training.device_sharding import divides_rows, shared_by_all
+from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
-from understudy.training.updates import LearnerState
+from understudy.training.seed_axis import over_members
+from understudy.training.state_packing import Form, form_of, form_programs
+from understudy.training.step_packing import RowType, as_bytes, to_chunk
+from understudy.training.update import LearnerState
 from understudy.types import Tree
 
-LARGEST_TOGETHER = 4_096  # numbers of a leaf that travels with others; larger ones are dear to copy
+MOST_PHASES = 4  # of delayed updates, that are worth a program each
 
 
-@final
-class Shapes:
-    """A tree of arrays without their values, comparable and hashable."""
+class Rows(NamedTuple):
+    """A chunk as it travels: rows of bytes [K, time, lanes, bytes]."""
 
-    def __init__(self, tree: Any):
-        self.tree = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-        leaves, structure = jax.tree.flatten(self.tree)
-        self._identity = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shapes) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-
-class Form(abc.ABC):
-    """How a learner is held between programs, and how its policy travels."""
-
-    @abc.abstractmethod
-    def pack(self, learner: LearnerState) -> Tree: ...
-
-    @abc.abstractmethod
-    def unpack(self, packed: Tree) -> LearnerState: ...
-
-    @abc.abstractmethod
-    def send_policy(self, packed: Tree) -> Tree:
-        """The policy as a program's output, for acting elsewhere; None where acting reads the
-        learner itself. Called inside the learn program."""
-
-    @abc.abstractmethod
-    def receive_policy(self, sent: Tree, packed: Tree) -> Tree:
-        """What acting takes, out of what was sent or out of the learner."""
-
-    @abc.abstractmethod
-    def lasting_policy(self, received: Tree, device: Any) -> Tree:
-        """The same for several acts, in arrays of the device that no later program is given."""
-
-    @abc.abstractmethod
-    def read_policy(self, received: Tree) -> Any:
-        """One member's policy out of that. Called inside the act program."""
-
-    @abc.abstractmethod
-    def policy_leaves(self, received: Tree) -> list[Any]:
-        """All members' policy as its leaves in their order, [K, ...] each: what can be sent far."""
-
-
-class Parts(NamedTuple):
-    """A learner between programs on the CPU."""
-
-    alone: list[Array]  # what acting reads, and what is large
-    together: dict[str, Array]  # [K, numbers] per dtype: all the small rest
-
-
-@final
-class Leaves(Form):
-    """Leaves without their modules, because taking modules apart and putting them together at
-    every call costs Python more time than a small network's update takes. A call also takes more
-    than a microsecond for each of its buffers, so the small ones travel together."""
-
-    def __init__(self, algorithm: Algorithm, learner: LearnerState):
-        leaves, self._structure = jax.tree.flatten(learner)
-        numbers = jax.tree.unflatten(self._structure, range(len(leaves)))
-        read, self._policy = jax.tree.flatten(algorithm.policy(numbers.state))
-        sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
-        small = [n for n, size in enumerate(sizes) if size <= LARGEST_TOGETHER]
-        self._together = [n for n in small if n not in read]
-        self._alone = [n for n in range(len(leaves)) if n not in self._together]
-        self._places = [self._alone.index(n) for n in read]
-        self._layout = Layout([leaves[n] for n in self._together])
-
-    def pack(self, learner: LearnerState) -> Parts:
-        leaves = jax.tree.leaves(learner)
-        together = self._layout.join([leaves[n] for n in self._together])
-        return Parts([leaves[n] for n in self._alone], together)
-
-    def unpack(self, packed: Parts) -> LearnerState:
-        leaves = dict(zip(self._alone, packed.alone, strict=True))
-        leaves |= zip(self._together, self._layout.split(packed.together), strict=True)
-        return jax.tree.unflatten(self._structure, [leaves[n] for n in sorted(leaves)])
-
-    def send_policy(self, packed: Parts) -> None:
-        return None
-
-    def receive_policy(self, sent: None, packed: Parts) -> list[Array]:
-        return [packed.alone[place] for place in self._places]
-
-    def lasting_policy(self, received: list[Array], device: Any) -> list[Array]:
-        return [jax.device_put(leaf, leaf.sharding, may_alias=False) for leaf in received]
-
-    def read_policy(self, received: list[Array]) -> Any:
-        return jax.tree.unflatten(self._policy, received)
-
-    def policy_leaves(self, received: list[Array]) -> list[Array]:
-        return received
-
-
-@final
-class Vectors(Form):
-    """One array [K, numbers] per dtype, for the learner and for its policy."""
-
-    def __init__(self, algorithm: Algorithm, learner: LearnerState, can_pin: bool):
-        self._algorithm = algorithm
-        self._learner = Layout(learner)
-        self._policy = Layout(algorithm.policy(learner.state))
-        self._can_pin = can_pin
-
-    def pack(self, learner: LearnerState) -> dict[str, Array]:
-        return self._learner.join(learner)
-
-    def unpack(self, packed: dict[str, Array]) -> LearnerState:
-        return self._learner.split(packed)
-
-    def send_policy(self, packed: dict[str, Array]) -> dict[str, Array]:
-        policy = self._policy.join(self._algorithm.policy(self.unpack(packed).state))
-        return jax.device_put(policy, jax.memory.Space.Host) if self._can_pin else policy
-
-    def receive_policy(self, sent: dict[str, Array], packed: Tree) -> dict[str, np.ndarray]:
-        return {dtype: np.asarray(vector) for dtype, vector in sent.items()}
-
-    def lasting_policy(self, received: dict[str, Array], device: Any) -> dict[str, Array]:
-        return jax.device_put(received, device)
-
-    def read_policy(self, received: dict[str, Array]) -> Any:
-        return self._policy.split(received, without_member_axis=True)
-
-    def policy_leaves(self, received: dict[str, Array]) -> list[Array]:
-        return jax.tree.leaves(self._policy.split(received))
-
-
-@final
-class Layout:
-    """Where the leaves of a tree with a member axis lie in one vector per dtype."""
-
-    def __init__(self, tree: Tree):
-        leaves, self._structure = jax.tree.flatten(tree)
-        self._shapes = [leaf.shape for leaf in leaves]
-        self._dtypes = [str(leaf.dtype) for leaf in leaves]
-
-    def join(self, tree: Tree) -> dict[str, Array]:
-        rows: dict[str, list[Array]] = {}
-        for leaf, dtype in zip(jax.tree.leaves(tree), self._dtypes, strict=True):
-            rows.setdefault(dtype, []).append(leaf.reshape(leaf.shape[0], -1))
-        return {dtype: jnp.concatenate(parts, axis=1) for dtype, parts in rows.items()}
-
-    def split(self, vectors: dict[str, Array], without_member_axis: bool = False) -> Tree:
-        leaves, used = [], dict.fromkeys(vectors, 0)
-        for shape, dtype in zip(self._shapes, self._dtypes, strict=True):
-            start, size = used[dtype], math.prod(shape[1:])
-            wanted = shape[1:] if without_member_axis else shape
-            leaves.append(vectors[dtype][..., start : start + size].reshape(wanted))
-            used[dtype] += size
-        return jax.tree.unflatten(self._structure, leaves)
+    data: Any
+    first_lane: Any = None  # [K]: see `Chunk`
 
 
 @final
 class Transport:
-    """Holds the learner's state in the form that suits its device, and makes calls beside the
-    environments' steps."""
+    """Holds the state of the learner and of the buffer in the form that suits their device, and
+    calls the learner's program beside the environments' steps."""
 
-    def __init__(self, algorithm: Algorithm, learner: LearnerState, accelerated: bool | None):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        buffer: Buffer,
+        rows: RowType,
+        learner: LearnerState,
+        experience: Any,
+        accelerated: bool | None = None,
+    ):
         """`accelerated` is found out from where the learner is, unless given."""
         self.sharding = learner.state.key.sharding
         first, *others = self.sharding.device_set
@@ -202,10 +66,38 @@ class Transport:
         self._pack, self._unpack, self._send = form_programs(self.form)
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
+        self._algorithm, self._rows, self._members = algorithm, rows, len(learner.state.key)
+        self._observes = any(part is not None for part in learner.state.normalizer)
         self.packed: Tree = None  # the learner's state, in that form
-        self._policy: Tree = None
+        self.learner = learner
+        self.use_buffer(buffer, experience)
+        self.restart_counting(0)
 
-    def submit(self, call: Callable[..., None], *arguments: Any) -> None:
+    def use_buffer(self, buffer: Buffer, experience: Any) -> None:
+        """Go on with this buffer, which is in the state given."""
+        self.buffer, self.experience = buffer, experience
+        self.program = _learn_program(
+            self._algorithm, buffer, self._rows, self.form, self._members, self.sharding
+        )
+
+    def learn(
+        self, rows: np.ndarray, count: int, moving: tuple[str, ...] = (), values: Any = None,
+        steps: tuple[int, ...] = (), first_lane: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """Add rows [K, time, lanes], move the hyper-parameters named to the values [K, time,
+        names], and do `count` updates, of which each follows the step of the chunk that `steps`
+        says. Returns at once, or, where the host samples and there is no other thread, when it has
+        sampled."""
+        call = self._learn_from_host if self.buffer.fed else self._learn_on_device
+        self._submit(call, Rows(as_bytes(rows), first_lane), count, moving, values, steps)
+
+    def policy(self, lasting: bool = False) -> Tree:
+        """What the act program takes: the policy after every update asked for so far. The next
+        call of the learner may give up its arrays, unless it is to be a `lasting` one."""
+        self.wait()
+        return self.form.lasting_policy(self._policy, self.act_device) if lasting else self._policy
+
+    def _submit(self, call: Callable[..., None], *arguments: Any) -> None:
         """Make a call: here, or in the thread once the last one has ended."""
         self.wait()
         if self._thread is None:
@@ -219,15 +111,46 @@ class Transport:
             pending, self._pending = self._pending, None
             pending.result()
 
-    def receive(self, sent: Tree) -> None:
+    def _learn_on_device(self, given: Rows, *what: Any) -> None:
+        self._experience, sent = self._run(self._experience, given, *what)
+        self._receive(sent)
+
+    def _learn_from_host(
+        self, given: Rows, count: int, moving: tuple[str, ...], values: Any, steps: tuple[int, ...]
+    ) -> None:
+        """The same where the host keeps replay. The device is given the chunk only where it keeps
+        statistics of it, and is not called where there is nothing for it to do."""
+        buffer: Any = self.buffer
+        read = np.ascontiguousarray(given.data).view(self._rows.dtype)[..., 0]
+        chunk = to_chunk(read, self._rows.fields, given.first_lane)
+        self._experience = buffer.add(self._experience, chunk)
+        seen = given if self._observes else None
+        while count or seen is not None or moving:
+            sampled, now = buffer.draw(self._experience, self._done, count) if count else (None, 0)
+            # Sampling goes on beside the program before this one, but not further ahead of it.
+            jax.block_until_ready(self._index)
+            _, sent = self._run(sampled, seen, now, moving, values, steps[:now])
+            count, seen, steps = count - now, None, steps[now:]
+            moving = moving if steps else ()
+            if not count:
+                self._receive(sent)
+
+    def _run(
+        self, data: Any, given: Rows | None, count: int, moving: tuple[str, ...], values: Any,
+        steps: tuple[int, ...],
+    ) -> tuple[Any, Tree]:  # fmt: skip
+        period = self._algorithm.delays.period
+        phase = self._done % period if count == 1 and period <= MOST_PHASES else None
+        call = Call(count, phase, moving, steps if moving else ())
+        self.packed, left, self._index, sent = self.program(
+            self.packed, data, given, self._index, values, call
+        )
+        self._done += count
+        return left, sent
+
+    def _receive(self, sent: Tree) -> None:
         """Take the policy that a program has sent to where it acts."""
         self._policy = self.form.receive_policy(sent, self.packed)
-
-    def policy(self, lasting: bool = False) -> Tree:
-        """What the act program takes: the policy after every update asked for so far. The next
-        call of the learner may give up its arrays, unless it is to be a `lasting` one."""
-        self.wait()
-        return self.form.lasting_policy(self._policy, self.act_device) if lasting else self._policy
 
     @property
     def learner(self) -> LearnerState:
@@ -239,34 +162,56 @@ class Transport:
         self.wait()
         # Committed to its devices: the thread does not see the caller's default one.
         self.packed = self._pack(jax.device_put(learner, self.sharding))
-        self.receive(self._send(self.packed))
+        self._receive(self._send(self.packed))
+
+    @property
+    def experience(self) -> Any:
+        """The buffer's state."""
+        self.wait()
+        return self._experience
+
+    @experience.setter
+    def experience(self, experience: Any) -> None:
+        self.wait()
+        fed = self.buffer.fed
+        self._experience = experience if fed else jax.device_put(experience, self.sharding)
+
+    def restart_counting(self, updates_done: int) -> None:
+        """Set the index of the next update."""
+        self.wait()
+        # Twice: on the host to choose a program, on the device because a transfer is slow.
+        self._done = updates_done
+        self._index = jax.device_put(np.int32(updates_done), shared_by_all(self.sharding))
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
 
 
-def form_of(algorithm: Algorithm, learner: LearnerState, accelerated: bool) -> Form:
-    """The form that suits where the learner is; equal learners share one."""
-    return _make_form(algorithm, Shapes(learner), accelerated, _can_pin(learner.state.key.sharding))
-
-
 @shared
-def _make_form(algorithm: Algorithm, learner: Shapes, accelerated: bool, can_pin: bool) -> Form:
-    if accelerated:
-        return Vectors(algorithm, learner.tree, can_pin)
-    return Leaves(algorithm, learner.tree)
+def _learn_program(
+    algorithm: Algorithm, buffer: Buffer, rows: RowType, form: Form, members: int,
+    sharding: Sharding,
+) -> Callable[..., Any]:  # fmt: skip
+    """`learn_from_chunk`, lifted over all seeds and compiled."""
 
+    def of_one_seed(
+        call: Call, learner: LearnerState, data: Any, given: Rows | None, index: Array, values: Any
+    ) -> tuple[LearnerState, Any]:
+        chunk = None
+        if given is not None:
+            chunk = to_chunk(rows.unpack(given.data), rows.fields, given.first_lane)
+        return learn_from_chunk(algorithm, buffer, call, learner, data, chunk, index, values)
 
-def _can_pin(sharding: Sharding) -> bool:
-    """Whether programs there can write to the host's memory directly."""
-    device, *others = sharding.device_set
-    if others:
-        return False
-    kinds = {memory.kind for memory in device.addressable_memories()}
-    return device.platform != "cpu" and "pinned_host" in kinds
+    def learn(packed: Tree, data: Any, given: Any, index: Array, values: Any, call: Call):
+        lifted = over_members(partial(of_one_seed, call), members, shared=(3,))
+        learner, left = lifted(form.unpack(packed), data, given, index, values)
+        packed = form.pack(learner)
+        return packed, left, index + call.count, form.send_policy(packed)
 
-
-@shared
-def form_programs(form: Form) -> tuple[Any, Any, Any]:
-    return jax.jit(form.pack), jax.jit(form.unpack), jax.jit(form.send_policy)
+    return jax.jit(
+        divides_rows(learn, sharding),
+        donate_argnums=(0, 3) if buffer.fed else (0, 1, 3),
+        static_argnums=5,
+        out_shardings=(sharding, sharding, shared_by_all(sharding), None),
+    )

@@ -14,6 +14,7 @@ from understudy.algorithms.gradients import (
     add_shared,
     differentiate_actor,
     drawn_critics,
+    for_actor,
     mean_over_steps,
     unless_delayed,
 )
@@ -137,7 +138,7 @@ class SAC(Algorithm):
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         coeff = self.entropy_coeff(state)
         critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
-        looked_at = self.for_actor(state, batch)
+        looked_at = for_actor(state, batch, self.config)
         reduction = pessimistic if self.config.critic_subset is None else losses.average
         target, loss_of_actor = objectives(
             state, critics, batch, looked_at, coeff, noise_key, reduction
@@ -219,7 +220,7 @@ def objectives(
     state: TrainState,
     target_critic: Any,
     batch: Batch,
-    for_actor: Batch,
+    actor_batch: Batch,
     coeff: Scalar,
     key: Key,
     reduction: losses.Reduction,
@@ -231,11 +232,11 @@ def objectives(
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
         return target, lambda actor: losses.discrete_actor_loss(
-            actor, critic, for_actor, coeff, reduction
+            actor, critic, actor_batch, coeff, reduction
         )
     noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
     actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
     target = losses.critic_target(actor, target_critic, batch, coeff, target_noise)
     return target, lambda actor: losses.actor_loss(
-        actor, critic, for_actor, coeff, actor_noise, reduction
+        actor, critic, actor_batch, coeff, actor_noise, reduction
     )

@@ -12,6 +12,7 @@ from understudy.algorithms.gradients import (
     add_shared,
     differentiate_actor,
     drawn_critics,
+    for_actor,
     mean_over_steps,
     unless_delayed,
 )
@@ -116,7 +117,7 @@ class TD3(Algorithm):
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
 
-        looked_at = self.for_actor(state, batch)
+        looked_at = for_actor(state, batch, self.config)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
             loss = losses.actor_loss(actor, chosen(state.params.critic, 0), looked_at)

@@ -18,8 +18,10 @@ from understudy.buffers import ReplayState
 from understudy.networks import chosen
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
+from understudy.training.initialization import begin, metric_names
+from understudy.training.learner import updates
 from understudy.training.setup import make_buffer
-from understudy.training.updates import LearnerState, begin, metric_names, sample_batch, updates
+from understudy.training.update import LearnerState, sample_batch
 from understudy.types import Key, Spec, Tree
 
 
