@@ -75,7 +75,7 @@ class HostTrainer(Trainer):
             # Within a chunk the next actions need no other policy.
             within = (now + 1) % self._chunk_steps > 0
             act_next = within and left > 0 and not self.interrupted
-            random = self.update_schedule.random(now + 1)
+            random = act_next and self.update_schedule.random(now + 1)
             self.collector.step(self._on_policy, act_next, random)
             self.position.iterations = now + 1
 

@@ -67,6 +67,7 @@ class Transport:
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
         self._algorithm, self._rows, self._members = algorithm, rows, len(learner.state.key)
+        self._period = algorithm.delays.period
         self._observes = any(part is not None for part in learner.state.normalizer)
         self.packed: Tree = None  # the learner's state, in that form
         self.learner = learner
@@ -139,8 +140,8 @@ class Transport:
         self, data: Any, given: Rows | None, count: int, moving: tuple[str, ...], values: Any,
         steps: tuple[int, ...],
     ) -> tuple[Any, Tree]:  # fmt: skip
-        period = self._algorithm.delays.period
-        phase = self._done % period if count == 1 and period <= MOST_PHASES else None
+        one_phase = count == 1 and self._period <= MOST_PHASES
+        phase = self._done % self._period if one_phase else None
         call = Call(count, phase, moving, steps if moving else ())
         self.packed, left, self._index, sent = self.program(
             self.packed, data, given, self._index, values, call
