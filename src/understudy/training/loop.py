@@ -114,9 +114,10 @@ class HostTrainer(Trainer):
             else:  # each update has the values of the step that it follows
                 ends = range(stop - count + 1, stop + 1)
                 values = self.hyper_schedules.over(end * envs for end in ends)
-                steps = tuple(step for step, due in enumerate(owed) for _ in range(due))
-        self.transport.learn(rows, sum(owed), names, values, steps)
-        self.position.updates += sum(owed)
+                steps = tuple(step for step, times in enumerate(owed) for _ in range(times))
+        due = sum(owed)
+        self.transport.learn(rows, due, names, values, steps)
+        self.position.updates += due
 
     def restore(self, snapshot: Snapshot) -> None:
         self._acting_policy = None

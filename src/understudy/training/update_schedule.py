@@ -116,13 +116,19 @@ class UpdateSchedule:
 
     def _done_after(self, iteration: int) -> int:
         """Updates in all, after iteration number `iteration`."""
-        if not self.learning(iteration):
+        if iteration < self.first_learning_iteration:
             return 0
         return self._owed((iteration + 1) * self.num_envs - self._origin)
 
     def _owed(self, transitions: int) -> int:
         released = transitions // self.release * self.release
-        return self.ratio.numerator * released // self.ratio.denominator
+        numerator, denominator = self._exact_ratio
+        return numerator * released // denominator
+
+    @cached_property
+    def _exact_ratio(self) -> tuple[int, int]:
+        """Plain numbers: this is computed at each step, and a Fraction's parts are methods."""
+        return self.ratio.numerator, self.ratio.denominator
 
 
 def exact(number: float) -> Fraction:
