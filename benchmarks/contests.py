@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 START_STEPS = 1_000  # with random actions, stored before the first update
 BUFFER_SIZE = 1_000_000
-EXPLORATION_NOISE = 0.1  # of TD3 and DDPG, in normalised units
+EXPLORATION_NOISE = 0.1  # of TD3 and DDPG, in normalized units
 EPSILON = 0.05  # of Q-learning: constant, so that everybody asks the network equally often
 TARGET_INTERVAL = 500  # updates between two hard copies of the Q-network
 LIBRARIES = ("understudy", "sbx", "sb3")

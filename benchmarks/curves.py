@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 from understudy.ops.statistics import mean_with_band
 
 RESULTS = Path(__file__).resolve().parent / "results"
-COLOUR = "#1f6feb"
+COLOR = "#1f6feb"
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -42,10 +42,10 @@ def draw(algorithm: str, paths: list[Path]) -> Path:
         unused.set_visible(False)
     for axes, path in zip(panels, paths, strict=False):
         steps, returns = read(path)
-        centre, low, high = mean_with_band(returns)
-        axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, lw=0)
-        axes.plot(steps, returns.T, color=COLOUR, lw=0.6, alpha=0.4)
-        axes.plot(steps, centre, color=COLOUR, lw=2)
+        center, low, high = mean_with_band(returns)
+        axes.fill_between(steps, low, high, color=COLOR, alpha=0.2, lw=0)
+        axes.plot(steps, returns.T, color=COLOR, lw=0.6, alpha=0.4)
+        axes.plot(steps, center, color=COLOR, lw=2)
         env, _, tag = path.stem.removeprefix(f"learning_{algorithm}_").partition("_")
         title = f"{algorithm.upper()} on {env}, {len(returns)} seeds" + (f", {tag}" if tag else "")
         axes.set_title(title, fontsize=10)

@@ -46,6 +46,8 @@ from safetensors.numpy import load_file
 # a tree does not have the old one.
 ALIASES: dict[str, str] = {
     "entropy_coeff": "temperature",
+    "initial_entropy_coeff": "initial_temperature",
+    "initialisation": "initialization",
     "normalise_advantages": "normalize_advantages",
     "normalise_observations": "normalize_observations",
     "normalise_rewards": "normalize_rewards",
@@ -83,6 +85,8 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     },
     "sac-nstep": {
         r"\.opt_state\.temperature\.": "a temperature that is fixed has no optimizer",
+        r"\.hyper\.(entropy_coeff|temperature)$": "SAC's entropy_coeff is called temperature now, "
+        "A2C's is not",
     },
     "pga-me": {
         r"^world/experience\.storage\.": "rows that are no steps are no longer written to the slot "

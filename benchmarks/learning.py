@@ -1,7 +1,7 @@
 """How well an algorithm learns: K seeds in one program, every evaluation kept as raw CSV.
 
     python benchmarks/learning.py sac HalfCheetah-v5 --steps 100000 --seeds 3
-    python benchmarks/learning.py ddqn CartPole-v1 --steps 50000 --set prioritised=true --tag per
+    python benchmarks/learning.py ddqn CartPole-v1 --steps 50000 --set prioritized=true --tag per
 
 Settings are the environment's preset, except for those that --set changes. Rows of kind
 "training" are evaluations on the way; rows of kind "final" are the last policy's, over more
@@ -112,10 +112,10 @@ def train(options: argparse.Namespace, path: Path) -> str:
         means = [sum(episodes) / len(episodes) for episodes in by_seed]
         seconds = summary.seconds + time.perf_counter() - began
         evaluations.keep("final", agent.steps, options.final_episodes, means, seconds)
-    return summarise(options, agent, means, summary.seconds)
+    return summarize(options, agent, means, summary.seconds)
 
 
-def summarise(
+def summarize(
     options: argparse.Namespace, agent: us.Agent, means: list[float], seconds: float
 ) -> str:
     device = jax.devices(options.device)[0]

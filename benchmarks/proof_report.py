@@ -363,8 +363,8 @@ def _figure(
         plots.draw_group(right, over_time, place)
         groups.append(over_steps)
         for axes in (left, right) if row.references else ():
-            colour = plots.COLOURS[place % len(plots.COLOURS)]
-            axes.axhline(row.references[0].value, color=colour, lw=1, ls=":", zorder=1)
+            color = plots.COLORS[place % len(plots.COLORS)]
+            axes.axhline(row.references[0].value, color=color, lw=1, ls=":", zorder=1)
     if any(row.references for row in rows):
         handles["published"] = Line2D([], [], color=plots.INK, lw=1, ls=":")
     env, several = rows[0].env, ", seeds of a program at once"

@@ -1,4 +1,4 @@
-"""What prioritised replay costs on the CPU: the same training with and without it.
+"""What prioritized replay costs on the CPU: the same training with and without it.
 
     python benchmarks/replay.py
 
@@ -8,7 +8,7 @@ million transitions; random ones, so that the draws reach all over it. Two figur
 - learn: the host loop's learn program back to back (add, sample, update, new priorities);
 - loop: whole training steps, with acting and the environment.
 
-Uniform and prioritised slices alternate, and every other round begins with the other one.
+Uniform and prioritized slices alternate, and every other round begins with the other one.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from understudy.agent import agent_class
 from understudy.buffers import Priorities, ReplayBuffer, ReplayState, sum_tree
 from understudy.types import Discrete
 
-VARIANTS = ("uniform", "prioritised")
+VARIANTS = ("uniform", "prioritized")
 PIECES = 64  # in which priorities are filled in: all at once would take much memory
 PAUSE = 0.1  # seconds between slices
 
@@ -117,7 +117,7 @@ def random_priorities(empty: Priorities, capacity: int) -> Priorities:
 class Side:
     """A trainer with a full ring, past its warm-up."""
 
-    def __init__(self, task: Task, prioritised: bool, capacity: int, warm_up: int):
+    def __init__(self, task: Task, prioritized: bool, capacity: int, warm_up: int):
         kind = agent_class(task.algorithm)
         config = kind.algorithm_class.config_class(
             **task.settings,
@@ -125,7 +125,7 @@ class Side:
             buffer_size=capacity,
             start_steps=0,
             min_buffer_size=1,
-            prioritised=prioritised,
+            prioritized=prioritized,
         )
         self._agent = kind(task.environment, config)
         self._trainer = begin(self._agent)
@@ -163,7 +163,7 @@ class Side:
 def measure_task(task: Task, options: argparse.Namespace) -> list[Slice]:
     began = time.perf_counter()
     sides = {
-        variant: Side(task, variant == "prioritised", options.ring, options.warm_up)
+        variant: Side(task, variant == "prioritized", options.ring, options.warm_up)
         for variant in VARIANTS
     }
     print(f"{task.describe()}: ready after {time.perf_counter() - began:.1f} s", flush=True)
@@ -204,14 +204,14 @@ def comparison(slices: list[Slice]) -> list[list[str]]:
 
 
 def report(about: dict[str, str], slices: list[Slice], capacity: int) -> str:
-    header = ["task", "measure", "uniform, µs", "prioritised, µs", "difference, µs"]
-    header += ["prioritised takes", "min–max of rounds"]
+    header = ["task", "measure", "uniform, µs", "prioritized, µs", "difference, µs"]
+    header += ["prioritized takes", "min–max of rounds"]
     method = (
         f"Per step, medians of slices in turn, and their ratio. Batch {BATCH_SIZE}, a full ring of "
         f"{capacity:,} transitions. learn is the learn program alone (add, sample, update, new "
         "priorities); loop is a whole training step with acting and the environment."
     )
-    parts = ["# What prioritised replay costs", method, markdown_list(about)]
+    parts = ["# What prioritized replay costs", method, markdown_list(about)]
     return "\n\n".join([*parts, markdown_table(header, comparison(slices))]) + "\n"
 
 

@@ -20,6 +20,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[1]
 REPLAY = dict(start_steps=0, min_buffer_size=300, buffer_size=100_000)
 SMALL = REPLAY | dict(hidden_sizes=[64, 64], batch_size=128)
+RENAMED = {"prioritised": "prioritized"}  # settings that later commits have another name for
 CASES = {  # algorithm, environment, config, environments, steps of a slice
     "sac": ("SAC", "HalfCheetah-v5", REPLAY, 1, 200),
     "sac-small": ("SAC", "Pendulum-v1", SMALL, 1, 600),
@@ -35,6 +36,7 @@ CASES = {  # algorithm, environment, config, environments, steps of a slice
 
 def serve(name: str) -> None:
     """One commit's process: train as many steps as a line of the input says, answer the seconds."""
+    import dataclasses
     import time
 
     import jax
@@ -42,7 +44,10 @@ def serve(name: str) -> None:
     import understudy as us
 
     kind, env, settings, num_envs, _ = CASES[name]
-    config = getattr(us, f"{kind}Config")(**settings)
+    of_kind = getattr(us, f"{kind}Config")
+    known = {field.name for field in dataclasses.fields(of_kind)}
+    settings = {name if name in known else RENAMED[name]: x for name, x in settings.items()}
+    config = of_kind(**settings)
     agent = getattr(us, kind)(env, config, num_envs=num_envs)
     trainer = agent._ensure_trainer()
     for line in sys.stdin:

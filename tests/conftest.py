@@ -30,7 +30,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_DISABLE_METRICS_COLLECTION", "1")
 
-# Most of the time of a test run is compilation. Without its optimisations XLA compiles for the CPU
+# Most of the time of a test run is compilation. Without its optimizations XLA compiles for the CPU
 # three times as fast, and what is tested here is this library, not XLA. `make test-slow` runs what
 # XLA makes by default. A process whose jaxlib does not know one of these flags ends at once.
 QUICK = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"

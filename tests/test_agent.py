@@ -171,7 +171,7 @@ def test_q_values_and_densities(trained):
             agent.log_prob(OBSERVATIONS, actions)
         return
     assert agent.log_prob(OBSERVATIONS, actions).shape == (5,)
-    # A density per normalised unit, of actions in real ones: over -2 … 2 it adds up to one.
+    # A density per normalized unit, of actions in real ones: over -2 … 2 it adds up to one.
     grid = np.linspace(-1, 1, 4001)[1:-1]
     density = np.exp(agent.log_prob(np.tile(OBSERVATION, (3999, 1)), 2 * grid[:, None]))
     assert density.mean() * 2 == pytest.approx(1.0, abs=0.02)

@@ -79,7 +79,7 @@ def test_a_setting_can_have_a_value_for_each_seed(pair):
         (dict(gamma=float("nan")), "gamma must be finite"),
         (dict(gamma=[0.9, 0.9, 0.9]), "gamma must be a number, or 2, one per seed"),
         (dict(batch_size=8), "'batch_size' is no setting that can move"),
-        (dict(entropy_coeff=0.1), "entropy_coeff is not set in the config"),
+        (dict(temperature=0.1), "temperature is not set in the config"),
     ],
 )
 def test_a_bad_value_changes_nothing(pair, values, words):

@@ -87,7 +87,7 @@ def test_a_repertoire_stays_what_it_was(found):
     assert kept.best.act(np.array([0.3, 0.1])).tobytes() == action.tobytes()
 
 
-@pytest.mark.slow  # the bits of two programs, which are equal with XLA's optimisations
+@pytest.mark.slow  # the bits of two programs, which are equal with XLA's optimizations
 def test_reevaluation_without_luck_changes_nothing(found):
     judged, again = found.reevaluate(2)
     assert judged.fitness.tobytes() == found.repertoire.fitness.tobytes()
@@ -98,7 +98,7 @@ def test_reevaluation_without_luck_changes_nothing(found):
 
 @pytest.mark.parametrize("wanted", [(0.5, np.nan), (0.5,), (0.1, 0.2, 0.3), (np.inf, 0.0)])
 def test_what_cannot_be_selected(found, wanted):
-    with pytest.raises(ConfigError, match=r"a behaviour here is 2 finite numbers \(x, y\)"):
+    with pytest.raises(ConfigError, match=r"a behavior here is 2 finite numbers \(x, y\)"):
         found.repertoire.select(wanted)
 
 

@@ -60,14 +60,14 @@ def a_description():
 
 @pytest.fixture(scope="module")
 def trained():
-    """An agent whose normaliser has seen something."""
+    """An agent whose normalizer has seen something."""
     config = us.SACConfig(
         hidden_sizes=(8,),
         batch_size=16,
         buffer_size=512,
         start_steps=20,
         min_buffer_size=20,
-        normalise_observations=True,
+        normalize_observations=True,
     )
     agent = us.SAC("Pendulum-v1", config)
     agent.train(60, progress=False, run=us.RunConfig(evaluation_episodes=1))

@@ -163,9 +163,9 @@ def test_annealed_members_are_single_runs_too():
 
 @pytest.mark.slow
 def test_a_field_that_the_config_leaves_open_can_vary():
-    vary = {"entropy_coeff": [0.1, 0.2], "critic_learning_rate": [1e-3]}
+    vary = {"temperature": [0.1, 0.2], "critic_learning_rate": [1e-3]}
     result = sweep("sac", "Pendulum-v1", vary, steps=30, config=SAC, episodes=1)
-    assert {each.settings["entropy_coeff"] for each in result.outcomes} == {0.1, 0.2}
+    assert {each.settings["temperature"] for each in result.outcomes} == {0.1, 0.2}
     assert all(each.returns.shape == (1, 1) for each in result.outcomes)
 
 

@@ -89,7 +89,7 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def summarise(arrivals: list[Arrival], collectors: int) -> tuple[float, float]:
+def summarize(arrivals: list[Arrival], collectors: int) -> tuple[float, float]:
     """Transitions per second, and CPU seconds per transition."""
     # Each runner's count runs from its first to its last arrival: over the bare window, a
     # fragment more or less at its ends would be some percent.
@@ -113,7 +113,7 @@ def measure(collectors: int, options: argparse.Namespace) -> tuple[float, float,
     list(sample(group, processes, options.warm_up))
     arrivals = list(sample(group, processes, options.seconds))
     group.stop()
-    return *summarise(arrivals, collectors), sum(bare) / len(bare)
+    return *summarize(arrivals, collectors), sum(bare) / len(bare)
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ def run_understudy(
     return {
         "fitness": np.asarray(repertoire.fitness),
         "seconds": seconds,
-        "centroids": np.asarray(repertoire.cells.centres),
+        "centroids": np.asarray(repertoire.cells.centers),
     }
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     assert isinstance(env, NativeEnv), "the comparison is of environments on the device"
     descriptor = find_descriptor(env.descriptors, options.descriptor, options.env)
     preset, _ = PGAMEConfig.for_environment(options.env)
-    own = {name: getattr(preset, name) for name in ("initialisation", "activation")}
+    own = {name: getattr(preset, name) for name in ("initialization", "activation")}
     stepping = time_env_steps(env, settings.batch_size, settings.episode_length)
     rows = []
     for seed in range(options.seed, options.seed + options.seeds):
@@ -129,7 +129,7 @@ def main() -> None:
             rows.append({"library": library, "seed": seed, **judge(facts, settings)})
             print(json.dumps(rows[-1]), flush=True)
     write(options, rows)
-    summarise(rows, settings, stepping)
+    summarize(rows, settings, stepping)
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
@@ -141,7 +141,7 @@ def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
             writer.writerows(rows)
 
 
-def summarise(rows: list[dict[str, Any]], settings: Settings, stepping: float) -> None:
+def summarize(rows: list[dict[str, Any]], settings: Settings, stepping: float) -> None:
     def median(library: str, name: str) -> float:
         return float(np.median([row[name] for row in rows if row["library"] == library]))
 

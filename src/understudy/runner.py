@@ -266,9 +266,9 @@ def _program(description: Description, result: str) -> list[tuple[Callable[..., 
 
 
 def _layer_norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred * centred).mean(axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + np.float32(epsilon)) * scale + offset
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = (centered * centered).mean(axis=-1, keepdims=True)
+    return centered / np.sqrt(variance + np.float32(epsilon)) * scale + offset
 
 
 def _sigmoid(x: Any) -> Any:
@@ -348,7 +348,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "columns": lambda x, start, end: x[..., start:end],
     "dense": lambda x, weight, bias: np.dot(x, weight) + bias,
     "layer_norm": _layer_norm,
-    "standardise": lambda x, mean, deviation: (x - mean) / deviation,
+    "standardize": lambda x, mean, deviation: (x - mean) / deviation,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "scale": _scale,
     "relu": lambda x: np.maximum(x, 0),
@@ -360,7 +360,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "add": np.add,
     "mean": lambda *values: sum(values) / np.float32(len(values)),
-    "centre": lambda x: x - x.mean(axis=-1, keepdims=True),
+    "center": lambda x: x - x.mean(axis=-1, keepdims=True),
     # The deviation of a linear function of features whose weights are random.
     "spread": lambda features, variances: np.sqrt(np.dot(features * features, variances)),
     "argmax": lambda x: np.argmax(x, axis=-1),

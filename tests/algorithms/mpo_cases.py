@@ -93,7 +93,7 @@ def case(kind, **settings) -> Case:
 # Of most tests: one program serves them all.
 RICH: dict[str, Any] = dict(
     critic_subset=2,
-    penalise_actions=True,
+    penalize_actions=True,
     target_update_interval=3,
     tau=1.0,
     max_mean_multiplier=1.5,
@@ -114,9 +114,9 @@ def known_noise(patch):
 
 
 @cache
-def computed(kind, penalise=False):
+def computed(kind, penalize=False):
     """A fresh case, its gradients and what they tell, under the known noise."""
-    made = Case(kind, penalise_actions=penalise)
+    made = Case(kind, penalize_actions=penalize)
     with pytest.MonkeyPatch.context() as patch:
         known_noise(patch)
         gradients, aux = made.gradients()

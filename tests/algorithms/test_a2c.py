@@ -1,4 +1,4 @@
-"""A2C's loss and gradients worked anew in NumPy, advantages by hand, and the optimiser's step."""
+"""A2C's loss and gradients worked anew in NumPy, advantages by hand, and the optimizer's step."""
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def test_truncation_bootstraps_from_the_true_last_observation_and_termination_do
 
 
 @pytest.mark.parametrize(
-    "kind, normalise",
+    "kind, normalize",
     [
         ("discrete", False),
         ("gaussian", False),
@@ -146,9 +146,9 @@ def test_truncation_bootstraps_from_the_true_last_observation_and_termination_do
         pytest.param("gsde", False, marks=pytest.mark.slow),
     ],
 )
-def test_rows_without_a_step_leave_no_trace(kind, normalise):
-    """Whatever lies in them, NaN too; and their neighbours in time know nothing of them."""
-    made = case(kind, normalise_advantages=True) if normalise else case(kind)
+def test_rows_without_a_step_leave_no_trace(kind, normalize):
+    """Whatever lies in them, NaN too; and their neighbors in time know nothing of them."""
+    made = case(kind, normalize_advantages=True) if normalize else case(kind)
     state = made.with_hyper(gae_lambda=0.8)
     whole = made.rollout()
     mask = np.ones((6, 2), bool)
@@ -172,7 +172,7 @@ def test_rows_without_a_step_leave_no_trace(kind, normalise):
     last[[1, 4, 3], [0, 0, 1]] = True
     cut = whole._replace(last=jnp.asarray(last))
     alone = by_hand_advantages(made, cut, 0.8)[0] if kind != "gsde" else None
-    if not normalise and alone is not None:
+    if not normalize and alone is not None:
         got = np.asarray(batch.advantage).reshape(6, 2)
         np.testing.assert_allclose(got[mask], alone[mask], rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(got[~mask], 0.0)
@@ -183,9 +183,9 @@ def test_rows_without_a_step_leave_no_trace(kind, normalise):
     close((gradients, aux.metrics), (alone[0], alone[1].metrics), 1e-5)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_a_rollout_without_steps_teaches_nothing(normalise):
-    made = case("discrete", normalise_advantages=True) if normalise else case("discrete")
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_rollout_without_steps_teaches_nothing(normalize):
+    made = case("discrete", normalize_advantages=True) if normalize else case("discrete")
     batch = made.prepare(made.state, made.rollout()._replace(valid=jnp.zeros((6, 2), bool)))
     assert same(batch.weight, np.zeros(12))
     gradients, aux = made.gradients(batch)
@@ -193,8 +193,8 @@ def test_a_rollout_without_steps_teaches_nothing(normalise):
     assert float(aux.metrics["loss"]) == 0.0
 
 
-def test_advantages_are_normalised_over_the_steps_that_were():
-    made = case("discrete", normalise_advantages=True)
+def test_advantages_are_normalized_over_the_steps_that_were():
+    made = case("discrete", normalize_advantages=True)
     rollout = made.rollout()
     rollout = rollout._replace(valid=jnp.asarray(np.arange(6)[:, None] > [0, 0]))
     batch = made.prepare(made.state, rollout)
@@ -206,8 +206,8 @@ def test_advantages_are_normalised_over_the_steps_that_were():
     close(batch.value_target, plain.value_target, 1e-6)  # two programs round differently
 
 
-def test_observations_and_rewards_are_normalised_where_asked():
-    made = case("discrete", normalise_observations=True, normalise_rewards=True)
+def test_observations_and_rewards_are_normalized_where_asked():
+    made = case("discrete", normalize_observations=True, normalize_rewards=True)
     rollout, rng = made.rollout(), np.random.default_rng(1)
     seen = (3.0 + 2.0 * rng.normal(size=(64, 3))).astype(np.float32)
     returns = (5.0 * rng.normal(size=64)).astype(np.float32)
@@ -302,7 +302,7 @@ def test_update_is_apply_after_gradients_and_changes_everything(kind):
 def test_mean_of_the_shards_is_the_whole(kind):
     """The same holds for minibatches, on average over ways to divide the rows. Three rows are no
     steps, and not as many of one shard as of the other."""
-    made, valid = case(kind, normalise_advantages=True), np.ones((6, 2), bool)
+    made, valid = case(kind, normalize_advantages=True), np.ones((6, 2), bool)
     valid[[1, 3, 4], [0, 0, 1]] = False
     batch = made.prepare(made.state, made.rollout()._replace(valid=jnp.asarray(valid)))
     shards = [mapped(lambda x, s=s: x[s::2], batch) for s in (0, 1)]

@@ -53,9 +53,9 @@ def test_actions_are_drawn_from_the_policy(kind):
     action = np.asarray(made.act(policy, memory, rows, jnp.zeros(4000, bool), KEY, True)[0])
     weights, one = numbers(made.state.params.actor), np.asarray(rows, np.float64)[:1]
     if kind in ("gaussian", "gsde"):
-        centre = network(weights[:-1], one)[0]
+        center = network(weights[:-1], one)[0]
         _, entropy = by_hand_policy(kind, weights, weights, one, action[:1])
-        np.testing.assert_allclose(action.mean(0), centre, atol=0.1)
+        np.testing.assert_allclose(action.mean(0), center, atol=0.1)
         spread = np.sum(np.log(action.std(0))) + np.log(2 * np.pi * np.e)  # two dimensions
         assert spread == pytest.approx(entropy[0], abs=0.1)
     else:
@@ -121,8 +121,8 @@ def test_settings_that_contradict_one_another_are_refused_together():
         A2CConfig(
             share_encoder=True, critic_hidden_sizes=(8,), layer_norm=True, noise_reset_interval=3
         )
-    with pytest.raises(ConfigError, match="there is no 'prioritised' here: A2C"):
-        A2CConfig(prioritised=True)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="there is no 'prioritized' here: A2C"):
+        A2CConfig(prioritized=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="optimizer must be one of adam, adamw, rmsprop"):
         A2CConfig(optimizer="sgd")
 

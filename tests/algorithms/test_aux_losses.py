@@ -86,9 +86,9 @@ def test_the_penalty_is_the_square_of_what_the_policy_would_do():
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_a_penalty_makes_actions_smaller(name):
-    plain, penalised = case(name), Case(name, loss_addons=(us.action_penalty(50.0),))
+    plain, penalized = case(name), Case(name, loss_addons=(us.action_penalty(50.0),))
     sizes = []
-    for made in (plain, penalised):
+    for made in (plain, penalized):
         state = made.state
         for index in range(0, 40, 2):
             state, aux = made.update(

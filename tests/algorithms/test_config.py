@@ -123,7 +123,7 @@ def test_the_papers_defaults():
     td3, sac = TD3Config(), SACConfig()
     assert (td3.policy_delay, td3.policy_noise, td3.noise_clip) == (2, 0.2, 0.5)
     assert td3.exploration_noise == 0.1
-    assert (sac.entropy_coeff, sac.target_entropy, sac.use_log_entropy) == (None, None, True)
+    assert (sac.temperature, sac.target_entropy, sac.use_log_temperature) == (None, None, True)
     for config in (td3, sac):
         assert (config.gamma, config.tau, config.num_critics) == (0.99, 0.005, 2)
         assert config.max_grad_norm is None and config.updates_per_step == 1.0

@@ -252,8 +252,8 @@ def test_a_fresh_state_has_targets_of_its_own():
     assert q.shape == (1, 4)
 
 
-def test_observations_are_normalised_wherever_networks_see_them():
-    algorithm, plain = made(normalise_observations=True)
+def test_observations_are_normalized_wherever_networks_see_them():
+    algorithm, plain = made(normalize_observations=True)
     other, without = made(num_critics=1)
     rows = (5.0 + 2.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
     scaled = jnp.asarray((rows - np.mean(rows, axis=0)) / np.std(rows, axis=0))

@@ -343,7 +343,7 @@ def test_epsilon_falls_to_its_floor(kind, halfway):
     curve = config.schedules()["epsilon"]
     got = [evaluate(curve, step, 10**6) for step in (0, 1_000, 2_000, 10**6)]
     np.testing.assert_allclose(got, [1.0, halfway, 0.01, 0.01], rtol=1e-6)
-    both = dataclasses.replace(config, prioritised=True).schedules()
+    both = dataclasses.replace(config, prioritized=True).schedules()
     assert set(both) == {"epsilon", "importance_exponent"}
 
 
@@ -406,7 +406,7 @@ def test_the_presets_of_images_have_wide_streams(preset, seen, features):
 
 
 def test_questions_and_acting_see_observations_as_the_networks_do():
-    one = made(normalise_observations=True, num_critics=3)
+    one = made(normalize_observations=True, num_critics=3)
     rows, action = np.asarray(make_batch(64).observation) * 30.0 + 50.0, make_batch(64).action
     calm, rows = jnp.asarray((rows - rows.mean(0)) / rows.std(0)), jnp.asarray(rows)
     ask, seen = compiled(one.algorithm, "q_values"), observed(one.state, rows)
@@ -450,9 +450,9 @@ def test_own_encoders_take_the_critics_place(dueling):
     assert not same(new.params.critic, state.params.critic)
 
 
-REPLAY = dict(prioritised=True, n_step=3)
-NORMALISED = dict(
-    normalise_observations=True, normalise_rewards=True, num_critics=2, critic_subset=1
+REPLAY = dict(prioritized=True, n_step=3)
+NORMALIZED = dict(
+    normalize_observations=True, normalize_rewards=True, num_critics=2, critic_subset=1
 )
 SELDOM = dict(dueling=True, update_every=4, updates_per_step=0.5)
 
@@ -460,9 +460,9 @@ SELDOM = dict(dueling=True, update_every=4, updates_per_step=0.5)
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({**REPLAY, **NORMALISED, **SELDOM}, id="all", marks=pytest.mark.slow),
-        pytest.param(REPLAY, id="prioritised", marks=pytest.mark.slow),
-        pytest.param(NORMALISED, id="normalised", marks=pytest.mark.slow),
+        pytest.param({**REPLAY, **NORMALIZED, **SELDOM}, id="all", marks=pytest.mark.slow),
+        pytest.param(REPLAY, id="prioritized", marks=pytest.mark.slow),
+        pytest.param(NORMALIZED, id="normalized", marks=pytest.mark.slow),
         pytest.param(SELDOM, id="dueling", marks=pytest.mark.slow),
     ],
 )

@@ -19,7 +19,7 @@ def computed(name, use_log=True, critic_subset=None):
     learner = importlib.import_module(f"understudy.algorithms.{name}.{name}")
     settings = dict(num_critics=3)
     if name == "sac":
-        settings |= dict(use_log_entropy=use_log, initial_entropy_coeff=0.3)
+        settings |= dict(use_log_temperature=use_log, initial_temperature=0.3)
         settings |= dict(critic_subset=critic_subset)
     made = Case(name, **settings)
 

@@ -104,7 +104,7 @@ def test_sac_target():
     np.testing.assert_allclose(got, [1 + 0.9 * value, 2 + 0.5 * value, 5.0], rtol=1e-6)
 
 
-def test_sac_actor_loss_and_its_reparameterised_gradient():
+def test_sac_actor_loss_and_its_reparameterized_gradient():
     """The trap: a draw without a path back to the actor gives no gradient through Q."""
     alpha, noise = jnp.float32(0.2), jnp.array([[1.0, -1.0]] * 3)
     actor = FixedGaussian(jnp.zeros(2), jnp.zeros(2))

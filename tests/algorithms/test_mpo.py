@@ -211,8 +211,8 @@ def test_questions(kind):
         np.testing.assert_allclose(value, want, atol=0.01)
 
 
-def test_observations_are_normalised_where_that_is_on():
-    made = case("discrete", normalise_observations=True)
+def test_observations_are_normalized_where_that_is_on():
+    made = case("discrete", normalize_observations=True)
     rows = (5.0 + 3.0 * np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
     scaled = jnp.asarray((rows - np.mean(rows, 0)) / np.std(rows, 0))
     rows = jnp.asarray(rows)

@@ -66,17 +66,17 @@ def test_critic_gradient_by_hand(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "penalise"), [("continuous", False), ("continuous", True), ("discrete", False)]
+    ("kind", "penalize"), [("continuous", False), ("continuous", True), ("discrete", False)]
 )
-def test_actor_and_dual_gradients_by_hand(kind, penalise):
-    state, gradients, aux = computed(kind, penalise)
+def test_actor_and_dual_gradients_by_hand(kind, penalize):
+    state, gradients, aux = computed(kind, penalize)
     batch, actor = by_hand.wide(batch_of(kind)), by_hand.numbers(state.params.actor)
     prior, q, action = considered(kind, state, batch.observation, NOISE[1])
     names = sorted(state.params.duals)
     duals = [np.array(state.params.duals[name], np.float64) for name in names]
     start = dict(zip(names, map(softplus, duals), strict=True))
     improved = tilted(prior, q, start["temperature"])
-    if penalise:
+    if penalize:
         assert np.sum(outside(action) < 0) > 5  # some of the draws do leave the bounds
         improved = improved + tilted(prior, outside(action), start["penalty_temperature"])
 
@@ -91,7 +91,7 @@ def test_actor_and_dual_gradients_by_hand(kind, penalise):
     def dual_loss(duals):
         value = dict(zip(names, map(softplus, duals), strict=True))
         total = dual(value["temperature"], prior, q, 0.1, batch.weight)
-        if penalise:
+        if penalize:
             own = value["penalty_temperature"]
             total += dual(own, prior, outside(action), 1e-3, batch.weight)
         return total + sum(np.sum(value[k] * (bounds[k] - kl)) for k, kl in kls.items())
@@ -110,7 +110,7 @@ def test_actor_and_dual_gradients_by_hand(kind, penalise):
 
 @both
 def test_descending_the_dual_finds_scipys_temperature(kind):
-    """2,000 updates of nothing but the duals, against a minimiser that knows no gradient."""
+    """2,000 updates of nothing but the duals, against a minimizer that knows no gradient."""
     frozen = dict(actor_learning_rate=0.0, critic_learning_rate=0.0, dual_learning_rate=0.02)
     made = Case(kind, **frozen, target_update_interval=2, dual_constraint=0.05)
     # values far enough apart that a bound of 0.05 is a bound, for both kinds
@@ -169,7 +169,7 @@ def test_the_prior_is_a_factor_of_the_improved_policy():
 
     @jax.jit
     def improved(options):
-        wanted = losses.objectives(options, penalise=True)  # which asks nothing of choices
+        wanted = losses.objectives(options, penalize=True)  # which asks nothing of choices
         return losses.improve(wanted, {"temperature": jnp.float32(2.0)}, options.log_prior)
 
     got = improved(options)
@@ -192,7 +192,7 @@ def test_the_critic_sees_actions_in_their_bounds_and_the_fit_sees_them_as_drawn(
     np.testing.assert_allclose(options.action[0, :, 0], [2.5, 0.0, -2.5], atol=1e-6)
     np.testing.assert_allclose(options.q, [[17.0, 7.0, -3.0]], rtol=1e-6)
     np.testing.assert_allclose(options.value, [7.0], rtol=1e-6)
-    cost = jax.jit(lambda o: losses.objectives(o, penalise=True))(options)["penalty_temperature"]
+    cost = jax.jit(lambda o: losses.objectives(o, penalize=True))(options)["penalty_temperature"]
     np.testing.assert_allclose(cost, [[-1.5, 0.0, -1.5]], rtol=1e-6)
 
 
@@ -330,7 +330,7 @@ def test_duals_begin_where_the_settings_say(kind):
         initial_mean_multiplier=1e-4,
         initial_var_multiplier=500.0,
         initial_multiplier=7.0,
-        penalise_actions=True,
+        penalize_actions=True,
     )
     state = MPO(MPOConfig(**SMALL, **settings)).init(SPECS[kind], KEY)
     values = {name: softplus(np.asarray(value)) for name, value in state.params.duals.items()}

@@ -14,15 +14,15 @@ both = pytest.mark.parametrize("name", ["td3", "sac"])
 
 def test_a_fixed_temperature_means_itself():
     """The trap: 0.2 taken for a logarithm would be exp(0.2) = 1.22."""
-    made = case("sac", entropy_coeff=0.2)
-    assert float(made.ask("entropy_coeff")) == np.float32(0.2)
+    made = case("sac", temperature=0.2)
+    assert float(made.ask("temperature")) == np.float32(0.2)
     new, aux = made.update()
     assert float(aux.metrics["ent_coef"]) == np.float32(0.2)
     assert same(new.params.temperature, made.state.params.temperature)  # and it stays
     # the loss uses that very number: it is α·mean(log π) − mean(min Q), linear in α
     batch = make_batch()._replace(weight=jnp.ones(8))
     at = {
-        alpha: made.gradients(made.with_hyper(entropy_coeff=alpha), batch)[1].metrics
+        alpha: made.gradients(made.with_hyper(temperature=alpha), batch)[1].metrics
         for alpha in (0.0, 0.2)
     }
     slope = (float(at[0.2]["actor_loss"]) - float(at[0.0]["actor_loss"])) / 0.2
@@ -31,8 +31,8 @@ def test_a_fixed_temperature_means_itself():
 
 @pytest.mark.parametrize("use_log", [True, False])
 def test_the_temperature_starts_where_it_is_told(use_log):
-    made = case("sac", use_log_entropy=use_log, initial_entropy_coeff=0.5)
-    assert float(made.ask("entropy_coeff")) == pytest.approx(0.5)
+    made = case("sac", use_log_temperature=use_log, initial_temperature=0.5)
+    assert float(made.ask("temperature")) == pytest.approx(0.5)
     assert float(made.update()[1].metrics["ent_coef"]) == pytest.approx(0.5)
 
 
@@ -40,9 +40,9 @@ def test_the_temperature_starts_where_it_is_told(use_log):
 @pytest.mark.parametrize("target, sign", [(100.0, 1.0), (-100.0, -1.0)])
 def test_the_temperature_follows_the_entropy(use_log, target, sign):
     """Up while the entropy is below its target, down above it; never to zero or below."""
-    made = case("sac", use_log_entropy=use_log, initial_entropy_coeff=0.5)
-    state = made.with_hyper(target_entropy=target, entropy_learning_rate=0.1)
-    coefficient = compiled(made.algorithm, "entropy_coeff")
+    made = case("sac", use_log_temperature=use_log, initial_temperature=0.5)
+    state = made.with_hyper(target_entropy=target, temperature_learning_rate=0.1)
+    coefficient = compiled(made.algorithm, "temperature")
     coefficients = [float(coefficient(state))]
     for index in range(12):
         state, _ = made.update(state, index=index)

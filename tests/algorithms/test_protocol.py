@@ -136,7 +136,7 @@ def test_deterministic_acting_is_noise_free_and_exploring_is_bounded(name):
     assert len(np.unique(np.asarray(one) - np.asarray(calm))) > 120  # rows and dimensions differ
 
 
-def test_td3_explores_with_the_policys_noise_in_normalised_units():
+def test_td3_explores_with_the_policys_noise_in_normalized_units():
     made = case("td3")
     still = mapped(np.zeros_like, made.state.params.actor)
     for sigma in (0.1, 0.3):

@@ -121,9 +121,9 @@ def agree(got, want):
 
 
 KINDS = {
-    "learned in log space": dict(initial_entropy_coeff=0.3),
-    "learned as it is": dict(initial_entropy_coeff=0.3, use_log_entropy=False),
-    "fixed": dict(entropy_coeff=0.3),
+    "learned in log space": dict(initial_temperature=0.3),
+    "learned as it is": dict(initial_temperature=0.3, use_log_temperature=False),
+    "fixed": dict(temperature=0.3),
 }
 LEARNED: dict[str, Any] = KINDS["learned in log space"]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -199,7 +199,7 @@ def test_the_temperature_moves_towards_the_target_entropy(use_log, target, direc
         )
     new, aux = updated(algorithm, state)
     assert np.sign(target - float(aux.metrics["entropy"])) == direction
-    coefficient = compiled(algorithm, "entropy_coeff")
+    coefficient = compiled(algorithm, "temperature")
     moved = float(coefficient(new)) - float(coefficient(state))
     assert np.sign(moved) == direction
 
@@ -219,7 +219,7 @@ def test_default_target_entropies(choices):
 
 
 def test_a_drawn_critic_speaks_for_all():
-    algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
+    algorithm, state = made(critic_subset=1, temperature=0.3)
     batch = by_hand.wide(make_batch())
     q = taken_by_hand(by_hand.numbers(state.params.critic), batch)
     actor, critics = by_hand.numbers(state.params.actor), by_hand.numbers(state.targets.critic)
@@ -236,7 +236,7 @@ def test_a_drawn_critic_speaks_for_all():
 
 def test_the_actor_follows_the_mean_of_critics_that_are_drawn_from():
     """REDQ's algorithm 1: all critics' mean, where the target has a subset's minimum."""
-    algorithm, state = made(critic_subset=1, entropy_coeff=0.3)
+    algorithm, state = made(critic_subset=1, temperature=0.3)
     gradients, aux = gradients_of(algorithm, state)
     batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
 
@@ -280,7 +280,7 @@ def test_update_is_apply_after_gradients():
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(dict(critic_subset=1, entropy_coeff=0.3), id="subset"),
+        pytest.param(dict(critic_subset=1, temperature=0.3), id="subset"),
         pytest.param(LEARNED, id="all", marks=pytest.mark.slow),
     ],
 )
@@ -371,7 +371,7 @@ def test_truncation_bootstraps_and_termination_does_not():
         hyper = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1.0)}
         batch, _ = buffer.sample(steps, KEY, hyper)
         return batch, losses.discrete_critic_target(
-            state.params.actor, state.targets.critic, batch, algorithm.entropy_coeff(state)
+            state.params.actor, state.targets.critic, batch, algorithm.temperature(state)
         )
 
     batch, got = batch_and_target(state)

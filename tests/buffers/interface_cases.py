@@ -46,16 +46,16 @@ EXPONENT, MIX = 0.5, 0.9
 REPLAY = dict(capacity=16, lanes=LANES, batch_size=BATCH, n_step=N_STEP)
 FRAMES = dict(capacity=13, lanes=LANES, batch_size=BATCH, n_step=N_STEP)
 LONGER = dict(capacity=30, lanes=LANES, batch_size=BATCH, n_step=N_STEP)
-PRIORITISED = dict(priority_exponent=EXPONENT)
+PRIORITIZED = dict(priority_exponent=EXPONENT)
 
 BUFFERS: dict[str, Buffer] = {
     "uniform replay": ReplayBuffer(VECTORS, **REPLAY),
-    "prioritised replay": ReplayBuffer(VECTORS, **REPLAY, **PRIORITISED),
+    "prioritized replay": ReplayBuffer(VECTORS, **REPLAY, **PRIORITIZED),
     "images": FrameReplayBuffer(IMAGES, **FRAMES),
-    "prioritised images": FrameReplayBuffer(IMAGES, **FRAMES, **PRIORITISED),
+    "prioritized images": FrameReplayBuffer(IMAGES, **FRAMES, **PRIORITIZED),
     "sequences": FrameReplayBuffer(IMAGES, **LONGER, sequences=STACKED_PARTS),
-    "prioritised sequences": FrameReplayBuffer(
-        VECTORS, **LONGER, **PRIORITISED, priority_mix=MIX, sequences=PARTS
+    "prioritized sequences": FrameReplayBuffer(
+        VECTORS, **LONGER, **PRIORITIZED, priority_mix=MIX, sequences=PARTS
     ),
     "host replay in memory": HostReplayBuffer(FrameReplayBuffer(IMAGES, **FRAMES), 1, 0),
     "host replay in a file": HostReplayBuffer(

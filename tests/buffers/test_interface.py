@@ -42,7 +42,7 @@ from understudy.types import ArraySpec, Discrete, Spec
 ALL = list(BUFFERS)
 REPLAY = [name for name in ALL if name != "rollout"]
 ON_DEVICE = [name for name in ALL if not BUFFERS[name].fed]
-PRIORITISED = [name for name in ALL if "prioritised" in name]
+PRIORITIZED = [name for name in ALL if "prioritized" in name]
 
 
 def of(*names):
@@ -181,7 +181,7 @@ def test_an_empty_buffer_stays_empty_without_steps(buffer):
 # -- priorities -----------------------------------------------------------------------------------
 
 
-@of(*PRIORITISED)
+@of(*PRIORITIZED)
 @given(data=st.data())
 @settings(max_examples=30)
 def test_priorities_are_those_of_the_lists(buffer, data):
@@ -216,7 +216,7 @@ def test_priorities_are_those_of_the_lists(buffer, data):
         np.testing.assert_allclose(priorities.largest, model.largest, rtol=1e-4)
 
 
-@of(*PRIORITISED)
+@of(*PRIORITIZED)
 @pytest.mark.parametrize("errors", [0.0, np.nan, np.inf])
 def test_an_update_that_is_not_accepted_changes_nothing(buffer, errors):
     played = play(["---", "-t-", "--C", "---"] * 3, buffer.spec)
@@ -228,7 +228,7 @@ def test_an_update_that_is_not_accepted_changes_nothing(buffer, errors):
     assert_equal(sample(buffer, buffer.with_priorities(state, priorities)), (batch, indices))
 
 
-@of(*(name for name in ALL if name not in PRIORITISED))
+@of(*(name for name in ALL if name not in PRIORITIZED))
 def test_buffers_without_priorities(buffer):
     state = init(buffer)
     nothing = jnp.zeros(1)

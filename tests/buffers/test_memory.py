@@ -26,9 +26,9 @@ def test_the_announced_size_is_what_is_allocated(spec, capacity, lanes):
     slots = state.storage.reward.shape[1]
     assert slots == buffer.num_slots
     assert lanes * (slots - 1) >= capacity  # one slot a lane is never sampled
-    prioritised = ReplayBuffer(spec, capacity, lanes, priority_exponent=0.6)
+    prioritized = ReplayBuffer(spec, capacity, lanes, priority_exponent=0.6)
     largest = jnp.float32(1.0).nbytes
-    assert prioritised.nbytes - buffer.nbytes == sum_tree.size_in_bytes(lanes * slots) + largest
+    assert prioritized.nbytes - buffer.nbytes == sum_tree.size_in_bytes(lanes * slots) + largest
 
 
 def test_storage_keeps_its_dtypes():

@@ -1,4 +1,4 @@
-"""Prioritised replay: what is sampled, how often, and with which weight."""
+"""Prioritized replay: what is sampled, how often, and with which weight."""
 
 from dataclasses import replace
 
@@ -162,10 +162,10 @@ def test_the_leaves_are_those_of_a_list(shape, program):
 def test_n_step_windows_are_those_of_uniform_sampling(n_step):
     """The oldest, the newest and the wrapped: where the window ends does not depend on how a
     step was sampled."""
-    prioritised = replace(definition(), batch_size=512, n_step=n_step)
-    uniform = replace(prioritised, priority_exponent=None)
+    prioritized = replace(definition(), batch_size=512, n_step=n_step)
+    uniform = replace(prioritized, priority_exponent=None)
     state, ends = filled(9), []
-    for buffer, own in [(prioritised, state), (uniform, state._replace(priorities=None))]:
+    for buffer, own in [(prioritized, state), (uniform, state._replace(priorities=None))]:
         batch, _ = take(buffer, own, KEY, hyper(1.0))
         pairs = np.concatenate([batch.observation, batch.next_observation], axis=1)
         ends.append(dict(pairs.tolist()))

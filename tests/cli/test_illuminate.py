@@ -48,10 +48,10 @@ def repertoire(illuminated):
 
 def test_it_says_what_starts_and_ends_with_where_everything_is(illuminated):
     directory, out = illuminated
-    first, behaviours, place, time, found, corrected, *files, python, last = out.splitlines()
+    first, behaviors, place, time, found, corrected, *files, python, last = out.splitlines()
     preset = "PointNavigation-v0 and your flags"
     assert first == f"PGA-ME on {ENV}, 40 evaluations, preset: {preset}"
-    assert behaviours == "behaviours      x, y; a CVT of 40 cells"
+    assert behaviors == "behaviors      x, y; a CVT of 40 cells"
     assert place == f"run directory   {directory}"
     assert re.fullmatch(r"illuminated for \d+\.\d s \([\d,]+ evaluations/s\)", time)
     log = read_csv(directory / "progress.csv")
@@ -207,7 +207,7 @@ def test_eval_judges_all_anew(run, illuminated):
 
 
 @pytest.mark.slow
-def test_eval_of_a_behaviour(run, illuminated, repertoire):
+def test_eval_of_a_behavior(run, illuminated, repertoire):
     directory, _ = illuminated
     code, out, err = run("eval", directory, "--at", "-3,0.5", "--episodes", 3, "--json")
     assert code == 0 and err == ""
@@ -316,12 +316,12 @@ def test_a_run_directory_in_use_is_not_touched(refused, illuminated):
         ("export {run} x.onnx --at 1,2,3", "2 finite numbers (x, y)"),
     ],
 )
-def test_a_behaviour_that_is_none(refused, illuminated, words, problem):
+def test_a_behavior_that_is_none(refused, illuminated, words, problem):
     assert problem in refused(*words.format(run=illuminated[0]).split())
 
 
 @pytest.mark.parametrize("words", ["eval {run} --at 1,2", "export {run} x.onnx --at 1,2"])
-def test_an_agent_has_no_behaviours_to_choose_from(refused, trained, words):
+def test_an_agent_has_no_behaviors_to_choose_from(refused, trained, words):
     assert "holds an agent" in refused(*words.format(run=trained[0]).split())
 
 

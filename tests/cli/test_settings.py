@@ -35,7 +35,7 @@ tau = 0.2
 hidden_sizes = 16
 
 [sac]
-entropy_coeff = 0.2
+temperature = 0.2
 """
 
 
@@ -70,7 +70,7 @@ def test_words_over_the_names_in_a_file(printed, tmp_path):
     (tmp_path / "my.toml").write_text(FILE.replace("gamma", "learning_rate"))
     plan = printed("sac", "CartPole-v1", "--config", "my.toml")
     assert (plan["algorithm"], plan["env"]) == ("sac", "CartPole-v1")
-    assert plan["sac"]["entropy_coeff"] == 0.2 and plan["sac"]["tau"] == 0.1
+    assert plan["sac"]["temperature"] == 0.2 and plan["sac"]["tau"] == 0.1
 
 
 @pytest.mark.parametrize("name", available())

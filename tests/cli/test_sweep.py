@@ -47,7 +47,7 @@ WRONG = {
     "no environment": ("sweep sac", "ENV"),
     "a field that cannot": (f"{ON} --vary batch_size=8,16", "batch_size cannot", "learning_rate"),
     "misspelt": (f"{ON} --vary gama=0.9,0.99", "did you mean 'gamma'"),
-    "a field of the other": (f"{ON} --vary policy_delay=1,2", "unknown field 'policy_delay'"),
+    "a field of the other": (f"{ON} --vary policy_noise=1,2", "unknown field 'policy_noise'"),
     "no values": (f"{ON} --vary gamma", "FIELD=lo..hi"),
     "half a range": (f"{ON} --vary gamma=0.9..x", "lo..hi"),
     "falling": (f"{ON} --vary gamma=0.9..0.8", "a range must rise"),

@@ -84,9 +84,9 @@ WRONG = {
     "memory apart": ("train sac --memory gru --share-encoder false", "needs share_encoder"),
     "memory": ("train sac --memory grru", "one of gru, lstm", "'gru'"),
     "shifts of no images": ("train sac --random-shift 4", "random_shift is for images"),
-    "normalised images": (
-        "train ddqn jax:MinAtar-Breakout-v1 --normalise-observations true",
-        "normalise_observations is for vectors",
+    "normalized images": (
+        "train ddqn jax:MinAtar-Breakout-v1 --normalize-observations true",
+        "normalize_observations is for vectors",
     ),
     "misspelt game": ("train ddqn atari:Pongg", 'no Atari game "Pongg"', '"atari:Pong"'),
     "list of what": ("list everything", "everything", "presets"),

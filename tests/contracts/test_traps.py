@@ -54,8 +54,8 @@ TRAPS = {
     ),
     "fixed temperature exponentiated": Trap(
         "algorithms/sac/sac.py",
-        'return state.hyper["entropy_coeff"]',
-        'return jnp.exp(state.hyper["entropy_coeff"])',
+        'return state.hyper["temperature"]',
+        'return jnp.exp(state.hyper["temperature"])',
         ("algorithms/test_optimizers.py::test_a_fixed_temperature_means_itself",),
     ),
     "priorities not updated": Trap(

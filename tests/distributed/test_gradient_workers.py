@@ -24,7 +24,7 @@ from understudy.types import ConfigError, UnderstudyError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 
-KINDS = {"sac": {}, "ddqn": dict(prioritised=True, target_update_interval=5)}
+KINDS = {"sac": {}, "ddqn": dict(prioritized=True, target_update_interval=5)}
 UPDATES = 100
 TWO = dict(gradient_workers=2, cpus_each=0.5, patience=300.0)
 

@@ -24,7 +24,7 @@ from understudy.errors import ConfigError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 ODD = 205  # steps: no whole number of fragments
-A2C = dict(hidden_sizes=(8,), horizon=5, normalise_observations=True)
+A2C = dict(hidden_sizes=(8,), horizon=5, normalize_observations=True)
 
 
 def bits(agent):
@@ -43,7 +43,7 @@ def closed(agent):
 
 def test_rounds_are_reproducible_and_go_on_to_the_bit(tmp_path):
     """With all that could be forgotten: n-step rewards, priorities, statistics, open episodes."""
-    changes = dict(n_step=3, prioritised=True, normalise_observations=True)
+    changes = dict(n_step=3, prioritized=True, normalize_observations=True)
 
     def make():
         return sac(mode="sync", num_envs=2, config=changes)
@@ -173,8 +173,8 @@ def policies_acted_by(agent, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_normaliser_and_the_networks_reach_the_collectors(monkeypatch):
-    agent = sac(mode="sync", collectors=1, config=dict(normalise_observations=True))
+def test_the_normalizer_and_the_networks_reach_the_collectors(monkeypatch):
+    agent = sac(mode="sync", collectors=1, config=dict(normalize_observations=True))
     sent = policies_acted_by(agent, monkeypatch)
     train(agent, 60)
     trainer = agent._ensure_trainer()

@@ -28,7 +28,7 @@ SHARDED = dict(gradient_workers=2, collectors=2, cpus_each=0.5, replay="sharded"
 CLUSTER, ENVS, MEMBERS = Cluster(**SHARDED), LANES // 2, 2
 LEARNING_FROM, SIZE, STEPS = 20, 4_000, 160
 CONFIG = us.SACConfig(
-    hidden_sizes=(8,), batch_size=8, buffer_size=SIZE, start_steps=10, normalise_observations=True,
+    hidden_sizes=(8,), batch_size=8, buffer_size=SIZE, start_steps=10, normalize_observations=True,
     min_buffer_size=LEARNING_FROM,
 )  # fmt: skip
 RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
@@ -243,8 +243,8 @@ def test_what_cannot_be_sharded_is_refused_before_anything_starts():
         replace(CLUSTER, collectors=1)
     with pytest.raises(ConfigError, match="needs replay, which A2C has none of"):
         us.A2C("CartPole-v1", cluster=CLUSTER).train(1, progress=False)
-    with pytest.raises(ConfigError, match="cannot be prioritised"):
-        check(make_setting("ddqn", prioritised=True), CLUSTER)
+    with pytest.raises(ConfigError, match="cannot be prioritized"):
+        check(make_setting("ddqn", prioritized=True), CLUSTER)
     with pytest.raises(ConfigError, match=r"memory of the gradient workers: .* got 'disk'"):
         check(make_setting("sac", replay_storage="disk"), CLUSTER)
     with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5"):

@@ -126,7 +126,7 @@ class Pixels(gymnasium.Env):
 
 
 def actions_for(steps: int, rows: int) -> np.ndarray:
-    """[steps, rows, 2] normalised actions, some beyond the bounds on purpose."""
+    """[steps, rows, 2] normalized actions, some beyond the bounds on purpose."""
     random = np.random.default_rng(5)
     return random.uniform(-1.2, 1.2, (steps, rows, 2)).astype(np.float32)
 

@@ -42,7 +42,7 @@ class Film(gymnasium.Env):
 
 
 def pixel(stack: np.ndarray) -> list[int]:
-    """The frames' values, oldest first, where each is of one colour."""
+    """The frames' values, oldest first, where each is of one color."""
     assert (stack == stack[..., :1, :1]).all()
     return stack[..., 0, 0].tolist()
 

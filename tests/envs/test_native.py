@@ -37,7 +37,7 @@ class Classic(NamedTuple):
     start: list[tuple[float, float]]  # Gymnasium's reset range of each of those numbers
     reach: list[tuple[float, float]]  # where they can be at all, and a little beyond
     final_push: tuple[list[float], float] | None  # state and action that terminate
-    free_steps: int  # that float32 and float64 agree for, without synchronising
+    free_steps: int  # that float32 and float64 agree for, without synchronizing
     tolerance: float  # of one step
 
 
@@ -135,7 +135,7 @@ class Reference(gymnasium.Wrapper):
         self.reset(seed=seed)
         return self.unwrapped.state
 
-    def synchronise(self, numbers: Any) -> np.ndarray:
+    def synchronize(self, numbers: Any) -> np.ndarray:
         rounded = np.asarray(numbers, np.float32)
         self.unwrapped.state = rounded.astype(np.asarray(self.unwrapped.state).dtype)
         return rounded
@@ -170,7 +170,7 @@ def played(name: str) -> Played:
         observation, _ = reference.reset(seed=seed)
         rng, count, done = np.random.default_rng(seed), 0, False
         while not done:
-            numbers = reference.synchronise(reference.unwrapped.state)
+            numbers = reference.synchronize(reference.unwrapped.state)
             clever = seed % 2 and rng.random() > 0.02
             action = CLASSICS[name].clever(observation) if clever else reference.random_action(rng)
             observation, reward, terminated, truncated, _ = reference.step(action)
@@ -215,7 +215,7 @@ def test_steps_from_anywhere_equal_gymnasium(name: str):
     steps = []
     for numbers, action in zip(scattered, actions, strict=True):
         reference.reset(seed=0)
-        reference.synchronise(numbers)
+        reference.synchronize(numbers)
         steps.append(reference.step(action)[:3])
     observation, reward, terminated = map(np.array, zip(*steps, strict=True))
 
@@ -232,10 +232,10 @@ def test_steps_from_anywhere_equal_gymnasium(name: str):
 
 @classic
 def test_free_running_episode_equals_gymnasium(name: str):
-    """Our own state carries the episode: nothing is synchronised after the start."""
+    """Our own state carries the episode: nothing is synchronized after the start."""
     reference, rng = Reference(name), np.random.default_rng(3)
     observation, _ = reference.reset(seed=11)
-    numbers = reference.synchronise(reference.unwrapped.state)
+    numbers = reference.synchronize(reference.unwrapped.state)
     actions, observations = [], []
     for _ in range(CLASSICS[name].free_steps):
         # A controller near its switching point would answer to rounding: let chance act, but
@@ -257,7 +257,7 @@ def test_terminated_and_truncated_can_both_be_true(name: str):
     numbers, action = CLASSICS[name].final_push
     reference = Reference(name)
     reference.reset(seed=0)
-    reference.synchronise(numbers)
+    reference.synchronize(numbers)
     reference.env._elapsed_steps = native(name).max_steps - 1  # TimeLimit's own counter
     *_, terminated, truncated, _ = reference.step(action)
     assert terminated
@@ -312,7 +312,7 @@ def test_first_observation_equals_gymnasium(name: str):
     reference = Reference(name)
     reference.reset(seed=0)
     for row in range(5):
-        numbers = reference.synchronise(np.array(states[:-1])[:, row])
+        numbers = reference.synchronize(np.array(states[:-1])[:, row])
         look = {"Pendulum-v1": "_get_obs", "Acrobot-v1": "_get_ob"}.get(name)
         expected = getattr(reference.unwrapped, look)() if look else numbers
         np.testing.assert_allclose(observations[row], expected, atol=1e-6)
@@ -338,7 +338,7 @@ def test_states_keep_their_types_so_that_a_scan_can_carry_them(name: str):
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0", "PointNavigation-v0"])
 def test_a_broken_action_cannot_outlive_its_episode(name: str):
-    """NaN is not hidden, the clock runs on, and the neighbour in the batch never notices."""
+    """NaN is not hidden, the clock runs on, and the neighbor in the batch never notices."""
     env = native(name)
     (state, _), last = resets_of(name), env.max_steps - 1
     state = jax.tree.map(lambda x: x[:2], state)._replace(steps=jnp.full(2, last, jnp.int32))

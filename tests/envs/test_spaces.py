@@ -8,7 +8,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.envs.spaces import spec_of, to_normalised, to_real
+from understudy.envs.spaces import spec_of, to_normalized, to_real
 from understudy.training import actions
 from understudy.types import (
     ArraySpec,
@@ -49,7 +49,7 @@ def test_several_choices_at_once_cross_the_border_and_come_back():
     real = to_real(ours, spec)
     np.testing.assert_array_equal(real, [[[0, 1], [-1, 5]], [[2, 2], [0, 8]]])
     assert all(space.contains(action) for action in real)
-    np.testing.assert_array_equal(to_normalised(real, spec), ours)
+    np.testing.assert_array_equal(to_normalized(real, spec), ours)
     bits = spec_of(SEEN, spaces.MultiBinary(3))
     assert bits.action == MultiDiscrete((2, 2, 2), (0, 0, 0), (3,))
     real = to_real(np.array([[1, 0, 1]]), bits)
@@ -149,7 +149,7 @@ def test_choices_made_as_one_cover_all_combinations(choices):
     combinations = itertools.product(*(range(s, s + n) for n, s in choices))
     assert list(map(tuple, real.tolist())) == list(combinations)  # the last choice fastest
     assert all(space.contains(action) for action in real)
-    np.testing.assert_array_equal(to_normalised(real, one), number)
+    np.testing.assert_array_equal(to_normalized(real, one), number)
     # 4⁴ numbers, of which there may be several of a kind: few shapes, few programs.
     on_device = actions.to_real(jnp.asarray(np.resize(number, 256)), one)
     np.testing.assert_array_equal(on_device, np.resize(real, (256, len(counts))))
@@ -159,7 +159,7 @@ def test_choices_made_as_one_keep_the_shape_of_their_space():
     several = spec_of(SEEN, spaces.MultiDiscrete([[3, 2], [2, 4]], start=[[0, 1], [-1, 5]]))
     one = Spec(several.observation, Joint.over(several.action))
     assert to_real(np.array([47, 1]), one).tolist() == [[[2, 2], [0, 8]], [[0, 1], [-1, 6]]]
-    assert to_normalised(np.array([[[2, 2], [0, 8]]]), one).tolist() == [47]
+    assert to_normalized(np.array([[[2, 2], [0, 8]]]), one).tolist() == [47]
 
 
 def test_worked_by_hand():
@@ -168,13 +168,13 @@ def test_worked_by_hand():
     real = to_real(action, spec)
     assert real.tolist() == [[-3, 0.5], [-1, 3.75], [1, 7], [1, 0.5]]
     assert real.dtype == np.float32
-    assert to_normalised(real, spec).tolist() == [[-1, -1], [0, 0], [1, 1], [1, -1]]
+    assert to_normalized(real, spec).tolist() == [[-1, -1], [0, 0], [1, 1], [1, -1]]
 
 
 def test_shape_of_the_box_comes_back():
     spec = spec_of(SEEN, spaces.Box(-2, 2, (2, 3)))
     assert to_real(np.ones((5, 6), np.float32), spec).shape == (5, 2, 3)
-    assert to_normalised(np.ones((5, 2, 3), np.float32), spec).shape == (5, 6)
+    assert to_normalized(np.ones((5, 2, 3), np.float32), spec).shape == (5, 6)
 
 
 def test_unbounded_passes_through():
@@ -188,7 +188,7 @@ def test_unbounded_passes_through():
 def test_discrete_counts_from_its_start():
     spec = spec_of(SEEN, spaces.Discrete(3, start=5))
     assert to_real(np.array([0, 2]), spec).tolist() == [5, 7]
-    assert to_normalised(np.array([5, 7]), spec).tolist() == [0, 2]
+    assert to_normalized(np.array([5, 7]), spec).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -8,10 +8,10 @@ from understudy.runs import checkpoint
 
 REPLAY = dict(hidden_sizes=(8,), batch_size=8, buffer_size=64, start_steps=10, min_buffer_size=16)
 CONFIGS = {
-    "A2C": dict(hidden_sizes=(8,), horizon=5, normalise_observations=True),
+    "A2C": dict(hidden_sizes=(8,), horizon=5, normalize_observations=True),
     "DDQN": REPLAY | dict(target_update_interval=7, anneal_learning_rate=True),
     "DDPG": REPLAY | dict(noise="ornstein_uhlenbeck"),
-    "TD3": REPLAY | dict(normalise_observations=True, normalise_rewards=True),
+    "TD3": REPLAY | dict(normalize_observations=True, normalize_rewards=True),
     "SAC": REPLAY | dict(n_step=3, update_every=2),
     "MPO": REPLAY | dict(sample_action_num=4),
 }

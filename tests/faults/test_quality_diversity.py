@@ -67,7 +67,7 @@ def test_an_environment_that_gives_nan(troubled):
 
 
 @pytest.mark.fault(47, "logged as qd/clipped")
-def test_behaviours_out_of_bounds_are_logged(troubled):
+def test_behaviors_out_of_bounds_are_logged(troubled):
     found, history = troubled
     counted, wrong = told(history, "qd/clipped"), told(history, "qd/not_finite")
     assert counted == sorted(counted) and 0 < counted[-1] <= GENERATIONS * SIZE - wrong[-1]

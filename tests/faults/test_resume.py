@@ -68,10 +68,10 @@ def test_a_run_goes_on_in_mid_rollout_to_the_bit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(30, "prioritised replay")
+@pytest.mark.fault(30, "prioritized replay")
 @pytest.mark.parametrize("env", [CART, NATIVE_CART])
-def test_prioritised_replay_goes_on_to_the_bit(tmp_path, env):
-    compare(tmp_path, "DDQN", env, prioritised=True, n_step=2)
+def test_prioritized_replay_goes_on_to_the_bit(tmp_path, env):
+    compare(tmp_path, "DDQN", env, prioritized=True, n_step=2)
 
 
 @pytest.mark.slow

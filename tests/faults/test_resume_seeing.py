@@ -8,7 +8,7 @@ from seeing_cases import Both, Picture, Switches
 pytestmark = pytest.mark.agents
 
 MEMORY = dict(memory_size=4, sequence_length=4, burn_in=2)
-PRIORITISED = dict(prioritised=True, n_step=2)
+PRIORITIZED = dict(prioritized=True, n_step=2)
 PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
 
 
@@ -23,9 +23,9 @@ def slow(*case):
         slow("SAC", PENDULUM, MEMORY | dict(memory="gru")),
         slow("SAC", f"jax:{PENDULUM}", MEMORY | dict(memory="gru")),
         ("A2C", f"jax:{CART}", dict(memory="lstm", memory_size=4)),
-        slow("DDQN", CART, MEMORY | PRIORITISED | dict(memory="lstm", num_envs=2)),
+        slow("DDQN", CART, MEMORY | PRIORITIZED | dict(memory="lstm", num_envs=2)),
         slow("A2C", CART, dict(memory="lstm", memory_size=4, num_envs=3)),
-        slow("DDQN", f"jax:{CART}", MEMORY | PRIORITISED | dict(memory="gru")),
+        slow("DDQN", f"jax:{CART}", MEMORY | PRIORITIZED | dict(memory="gru")),
         slow("DDPG", PENDULUM, MEMORY | dict(memory="gru")),
         slow("TD3", f"jax:{PENDULUM}", MEMORY | dict(memory="lstm", num_seeds=2)),
         slow("MPO", PENDULUM, MEMORY | dict(memory="gru")),
@@ -41,8 +41,8 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
-        ("DDQN", Picture, PRIORITISED | dict(frame_stack=3, encoder_features=8)),
-        slow("DDQN", Picture, MEMORY | PRIORITISED | dict(memory="gru", encoder_features=8)),
+        ("DDQN", Picture, PRIORITIZED | dict(frame_stack=3, encoder_features=8)),
+        slow("DDQN", Picture, MEMORY | PRIORITIZED | dict(memory="gru", encoder_features=8)),
         slow("TD3", Both, dict(encoder_features=8)),
         slow("DDQN", Switches, {}),
         slow("A2C", Picture, dict(frame_stack=3, encoder_features=8, num_envs=2)),
@@ -52,6 +52,6 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
     ids=str,
 )
 def test_what_is_seen_goes_on_to_the_bit(tmp_path, kind, env, settings):
-    plain = settings if kind != "A2C" else settings | dict(normalise_observations=False)
-    plain = plain if kind != "TD3" else plain | dict(normalise_observations=False)
+    plain = settings if kind != "A2C" else settings | dict(normalize_observations=False)
+    plain = plain if kind != "TD3" else plain | dict(normalize_observations=False)
     compare(tmp_path, kind, env, again=env, **plain)

@@ -24,7 +24,7 @@ def test_mistakes_are_refused_before_anything_starts():
         "episodes must be at least 1": lambda: us.SAC("Pendulum-v1").evaluate(0),
         "env_workers is for": lambda: us.SAC("jax:Pendulum-v1", env_workers=2),
         "seed must be": lambda: us.SAC("Pendulum-v1", seed=-1),
-        "there is no 'prioritised' here: A2C": lambda: us.A2CConfig(prioritised=True),
+        "there is no 'prioritized' here: A2C": lambda: us.A2CConfig(prioritized=True),
         "n_step 64 must be below buffer_size 64": lambda: us.DDQNConfig(
             n_step=64, buffer_size=64, batch_size=8, min_buffer_size=8
         ),

@@ -113,11 +113,11 @@ def test_settings_that_do_not_fit():
         "SAC: random_shift is for images": lambda: us.SAC(
             "Pendulum-v1", us.SACConfig(random_shift=2)
         ),
-        "DDQN: normalise_observations is for vectors": lambda: us.DDQN(
-            Picture, us.DDQNConfig(normalise_observations=True)
+        "DDQN: normalize_observations is for vectors": lambda: us.DDQN(
+            Picture, us.DDQNConfig(normalize_observations=True)
         ),
-        "TD3: normalise_observations is for vectors": lambda: us.TD3(
-            Both, us.TD3Config(normalise_observations=True)
+        "TD3: normalize_observations is for vectors": lambda: us.TD3(
+            Both, us.TD3Config(normalize_observations=True)
         ),
     }
     refused(problems, ConfigError)

@@ -70,13 +70,13 @@ def test_nobody_recalls_without_memory(kind, steps):
     assert abs(returns.mean()) < 0.2, returns.mean(axis=1)
 
 
-def test_prioritised_sequences_recall():
-    returns = trained("DDQN", "jax:Recall-v0", 50_000, num_seeds=2, prioritised=True)
+def test_prioritized_sequences_recall():
+    returns = trained("DDQN", "jax:Recall-v0", 50_000, num_seeds=2, prioritized=True)
     assert returns.mean() >= 0.95, returns.mean(axis=1)
 
 
-def test_prioritised_replay_still_learns():
-    returns = trained("DDQN", "CartPole-v1", 50_000, num_seeds=5, prioritised=True)
+def test_prioritized_replay_still_learns():
+    returns = trained("DDQN", "CartPole-v1", 50_000, num_seeds=5, prioritized=True)
     assert returns.mean() >= 475, returns.mean(axis=1)
 
 

@@ -47,7 +47,7 @@ def make(head, action, gain=None, key=KEY, **settings):
         hidden_sizes=(8, 6),
         actor_hidden_sizes=None,
         activation="relu",
-        initialisation="kaiming",
+        initialization="kaiming",
     )
     vars(config).update(settings)
     return make_actor(head, Spec(ArraySpec((3,)), action), config, Networks(), key, gain)
@@ -97,11 +97,11 @@ def test_the_spread_of_a_gaussian_actor_is_learned():
     np.testing.assert_array_equal(gradient.head.weight, np.zeros((6, 2)))
 
 
-@pytest.mark.parametrize("initialisation", ["kaiming", "orthogonal"])
+@pytest.mark.parametrize("initialization", ["kaiming", "orthogonal"])
 @pytest.mark.parametrize("initial_std", [0.01, 0.3, 0.9])
-def test_bounded_gaussian_starts_with_its_deviation_everywhere(initial_std, initialisation):
+def test_bounded_gaussian_starts_with_its_deviation_everywhere(initial_std, initialization):
     head = partial(BoundedGaussianActor, initial_std=initial_std)
-    actor = make(head, CONTINUOUS, initialisation=initialisation)
+    actor = make(head, CONTINUOUS, initialization=initialization)
     x = 10.0 * observations(50)
     mean, log_std = answer(actor, jnp.asarray(x))
     np.testing.assert_allclose(np.exp(log_std), np.full((50, 2), initial_std), rtol=1e-4)
@@ -205,8 +205,8 @@ def test_actors_are_plain_trees_of_arrays(head, action):
 @pytest.mark.parametrize(("head", "action"), EVERY_HEAD)
 def test_a_gain_is_the_heads_alone(head, action):
     """What A2C starts from: hidden layers √2, policy head 0.01, biases zero."""
-    plain = make(head, action, initialisation="orthogonal")
-    small = make(head, action, initialisation="orthogonal", gain=0.01)
+    plain = make(head, action, initialization="orthogonal")
+    small = make(head, action, initialization="orthogonal", gain=0.01)
     for layer, same in zip(small.encoder.layers, plain.encoder.layers, strict=True):
         np.testing.assert_array_equal(layer.weight, same.weight)
         lengths = np.linalg.svd(np.asarray(layer.weight), compute_uv=False)
@@ -220,7 +220,7 @@ def test_a_gain_is_the_heads_alone(head, action):
         )
 
 
-def test_heads_take_any_initialiser():
+def test_heads_take_any_initializer():
     head = CategoricalActor(lambda x: x, 6, 4, KEY, partial(orthogonal, gain=3.0)).head
     gram = np.asarray(head.weight).T @ np.asarray(head.weight)
     np.testing.assert_allclose(gram, 9.0 * np.eye(4), atol=1e-5)

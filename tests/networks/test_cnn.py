@@ -122,11 +122,11 @@ def test_any_leading_axes_and_members(name, side):
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("initialisation", ["kaiming", "orthogonal"])
-def test_a_convolution_begins_like_a_linear_layer(initialisation):
-    layer = Conv(2, 5, 3, KEY, initialisation=initialisation)
+@pytest.mark.parametrize("initialization", ["kaiming", "orthogonal"])
+def test_a_convolution_begins_like_a_linear_layer(initialization):
+    layer = Conv(2, 5, 3, KEY, initialization=initialization)
     flat = np.asarray(layer.weight, np.float64).reshape(18, 5)
-    if initialisation == "orthogonal":
+    if initialization == "orthogonal":
         np.testing.assert_allclose(flat.T @ flat, 2 * np.eye(5), atol=1e-5)
         np.testing.assert_array_equal(layer.bias, np.zeros(5))
     else:

@@ -31,11 +31,11 @@ def config(**settings):
 
 @pytest.fixture(scope="module", params=["kaiming", "orthogonal"])
 def critics(request):
-    made = config(initialisation=request.param, layer_norm=True, num_critics=3)
+    made = config(initialization=request.param, layer_norm=True, num_critics=3)
     return make_critics(SPEC, made, Networks(), KEY)
 
 
-def test_critics_are_independently_initialised(critics):
+def test_critics_are_independently_initialized(critics):
     """The trap: an ensemble of clones, whose minimum is no pessimism at all."""
     for path, leaf in jax.tree.leaves_with_path(critics):
         assert leaf.shape[0] == 3

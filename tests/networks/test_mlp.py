@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from understudy.networks import MLP, Linear
-from understudy.networks.initializers import INITIALISERS, kaiming, orthogonal, scaled
+from understudy.networks.initializers import INITIALIZERS, kaiming, orthogonal, scaled
 from understudy.networks.mlp import ACTIVATIONS, LayerNorm
 
 KEY = jax.random.PRNGKey(0)
@@ -37,7 +37,7 @@ def test_linear_starts_within_kaimings_bounds_with_a_bias_of_its_own():
     assert layer.weight.shape == (25, 400) and layer.bias.shape == (400,)
     assert np.max(np.abs(layer.bias)) <= 0.2 and np.std(layer.bias) > 0.1
     assert not np.any(np.all(np.asarray(layer.weight) == np.asarray(layer.bias), axis=1))
-    zero_bias = Linear(25, 4, KEY, INITIALISERS["orthogonal"]).bias
+    zero_bias = Linear(25, 4, KEY, INITIALIZERS["orthogonal"]).bias
     np.testing.assert_array_equal(zero_bias, np.zeros(4))
 
 
@@ -47,14 +47,14 @@ def test_a_gain_replaces_that_of_orthogonal_and_multiplies_kaimings(gain):
     np.testing.assert_allclose(weight.T @ weight, gain**2 * np.eye(5), atol=1e-5 * gain**2)
     weight = np.asarray(scaled("kaiming", gain)(KEY, 100, 50))
     np.testing.assert_allclose(weight, gain * np.asarray(kaiming(KEY, 100, 50)), rtol=1e-5)
-    for initialisation in INITIALISERS:
-        layer = Linear(25, 4, KEY, scaled(initialisation, gain))
+    for initialization in INITIALIZERS:
+        layer = Linear(25, 4, KEY, scaled(initialization, gain))
         np.testing.assert_array_equal(layer.bias, np.zeros(4))  # or it would start at its bias
 
 
-@pytest.mark.parametrize("initialisation", sorted(INITIALISERS))
-def test_without_a_gain_nothing_changes(initialisation):
-    assert scaled(initialisation, None) is INITIALISERS[initialisation]
+@pytest.mark.parametrize("initialization", sorted(INITIALIZERS))
+def test_without_a_gain_nothing_changes(initialization):
+    assert scaled(initialization, None) is INITIALIZERS[initialization]
 
 
 def test_layers_do_not_share_their_draws():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.networks import fresh_moments, normalise, take_in
+from understudy.networks import fresh_moments, normalize, take_in
 from understudy.networks.normalizer import MAX_COUNT, Moments
 
 # All chunks are padded to one length with invalid rows, so that one program serves them all.
@@ -117,29 +117,29 @@ def test_the_count_stops_before_it_overflows():
         assert np.isfinite(many.mean) and float(many.variance) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_normalise_is_its_formula():
+def test_normalize_is_its_formula():
     rng = np.random.default_rng(0)
     rows = rng.normal([-3.0, 100.0], [0.1, 20.0], size=(500, 2))
     moments = take_in(fresh_moments((2,)), jnp.asarray(rows, jnp.float32), everything_valid(rows))
-    got = np.asarray(normalise(moments, jnp.asarray(rows, jnp.float32)))
+    got = np.asarray(normalize(moments, jnp.asarray(rows, jnp.float32)))
     want = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-8)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(got.mean(0), [0.0, 0.0], atol=1e-4)
     np.testing.assert_allclose(got.std(0), [1.0, 1.0], rtol=1e-4)
     shaped = jnp.asarray(rows.reshape(5, 50, 2, 2), jnp.float32)  # any leading axes
-    np.testing.assert_allclose(normalise(moments, shaped).reshape(500, 2), got, rtol=1e-5)
+    np.testing.assert_allclose(normalize(moments, shaped).reshape(500, 2), got, rtol=1e-5)
 
 
-def test_normalise_clips():
+def test_normalize_clips():
     moments = Moments(jnp.int32(5), jnp.float32(1.0), jnp.float32(4.0), jnp.float32(0.0))
     x = jnp.array([-1e9, -19.0, -3.0, 1.0, 21.0, 22.0, jnp.inf])
-    np.testing.assert_allclose(normalise(moments, x), [-10, -10, -2, 0, 10, 10, 10])
-    np.testing.assert_allclose(normalise(moments, x, clip=1), [-1, -1, -1, 0, 1, 1, 1])
+    np.testing.assert_allclose(normalize(moments, x), [-10, -10, -2, 0, 10, 10, 10])
+    np.testing.assert_allclose(normalize(moments, x, clip=1), [-1, -1, -1, 0, 1, 1, 1])
 
 
 def test_before_any_row_only_the_clip_is_felt():
     x = jnp.array([[-20.0, 0.25], [3.0, 11.0]])
-    np.testing.assert_allclose(normalise(fresh_moments((2,)), x), [[-10, 0.25], [3, 10]])
+    np.testing.assert_allclose(normalize(fresh_moments((2,)), x), [[-10, 0.25], [3, 10]])
 
 
 def test_a_constant_entry_stays_finite_and_zero():
@@ -148,7 +148,7 @@ def test_a_constant_entry_stays_finite_and_zero():
     for chunk in (rows[:33], rows[33:40], rows[40:]):
         moments = take_in(moments, chunk, everything_valid(chunk))
     np.testing.assert_array_equal(moments.variance, [0.0])
-    np.testing.assert_array_equal(normalise(moments, rows), np.zeros((100, 1)))
+    np.testing.assert_array_equal(normalize(moments, rows), np.zeros((100, 1)))
 
 
 def test_bytes_are_numbers_too():
@@ -156,7 +156,7 @@ def test_bytes_are_numbers_too():
     moments = take_in(fresh_moments((2,)), rows, jnp.ones(2, bool))
     np.testing.assert_allclose(moments.mean, [127.5, 255.0])
     np.testing.assert_allclose(moments.variance, [127.5**2, 0.0])
-    np.testing.assert_allclose(normalise(moments, rows), [[-1.0, 0.0], [1.0, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(normalize(moments, rows), [[-1.0, 0.0], [1.0, 0.0]], rtol=1e-6)
 
 
 def test_moments_belong_to_a_donated_state_of_many_members():

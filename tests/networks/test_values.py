@@ -32,7 +32,7 @@ def config(**settings):
         critic_hidden_sizes=None,
         activation="relu",
         layer_norm=False,
-        initialisation="kaiming",
+        initialization="kaiming",
         num_critics=1,
     )
     return SimpleNamespace(**(defaults | settings))
@@ -155,14 +155,14 @@ def test_streams_do_not_leak_into_each_other():
 
 
 @DUELING
-@pytest.mark.parametrize("initialisation", ["kaiming", "orthogonal"])
-def test_members_of_an_ensemble_are_independent(dueling, initialisation):
-    made = config(initialisation=initialisation, num_critics=3, layer_norm=True)
+@pytest.mark.parametrize("initialization", ["kaiming", "orthogonal"])
+def test_members_of_an_ensemble_are_independent(dueling, initialization):
+    made = config(initialization=initialization, num_critics=3, layer_norm=True)
     stacked = make_q_values(SPEC, made, Networks(), KEY, dueling)
     for path, leaf in jax.tree.leaves_with_path(stacked):
         name = jax.tree_util.keystr(path)
         assert leaf.shape[0] == 3, name
-        if "norms" in name or ("bias" in name and initialisation == "orthogonal"):
+        if "norms" in name or ("bias" in name and initialization == "orthogonal"):
             continue  # these start at ones and zeros
         for i, j in [(0, 1), (0, 2), (1, 2)]:
             assert not np.any(np.asarray(leaf)[i] == np.asarray(leaf)[j]), name
@@ -207,7 +207,7 @@ def test_the_critics_own_sizes_and_activation_are_used():
 
 
 def test_the_gain_of_a_value_is_its_heads():
-    made = config(initialisation="orthogonal")
+    made = config(initialization="orthogonal")
     value = make_value(SPEC, made, Networks(), KEY, gain=1)
     assert np.linalg.norm(value.head.weight) == pytest.approx(1.0, rel=1e-5)
     plain = make_value(SPEC, made, Networks(), KEY)

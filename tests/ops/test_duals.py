@@ -1,4 +1,4 @@
-"""MPO's temperature against an optimiser that knows nothing of this library."""
+"""MPO's temperature against an optimizer that knows nothing of this library."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def single(*parts):
     return tuple(jnp.asarray(part, jnp.float32) for part in parts)
 
 
-def minimiser_by_gradient(q, epsilon, log_prior, weight):
+def minimizer_by_gradient(q, epsilon, log_prior, weight):
     """The root of the slope, by bisection of log η: the dual is convex."""
     low, high = np.log(1e-3), np.log(1e3)
     for _ in range(40):
@@ -54,7 +54,7 @@ def minimiser_by_gradient(q, epsilon, log_prior, weight):
 
 @pytest.mark.parametrize("uniform", [True, False])
 @pytest.mark.parametrize(("scale", "epsilon"), [(1.0, 0.1), (30.0, 0.01), (0.2, 0.5)])
-def test_the_minimiser_is_scipys(scale, epsilon, uniform):
+def test_the_minimizer_is_scipys(scale, epsilon, uniform):
     q, prior, weight = problem(1, scale, uniform)
     weight /= weight.mean()  # at mean one a row's own level of q does not move η
     want = scipy.optimize.minimize_scalar(
@@ -63,7 +63,7 @@ def test_the_minimiser_is_scipys(scale, epsilon, uniform):
         method="bounded",
         options={"xatol": 1e-8},
     )
-    got = minimiser_by_gradient(*single(q, epsilon, np.log(prior), weight))
+    got = minimizer_by_gradient(*single(q, epsilon, np.log(prior), weight))
     assert got == pytest.approx(np.exp(want.x), rel=5e-3)
 
 
@@ -72,7 +72,7 @@ def test_the_minimiser_is_scipys(scale, epsilon, uniform):
 def test_at_the_best_temperature_the_kl_is_the_bound(epsilon, uniform):
     q, prior, _ = problem(2, 3.0, uniform)
     q32, log_prior, ones = single(q, np.log(prior), np.ones(BATCH))
-    eta = minimiser_by_gradient(q32, jnp.float32(epsilon), log_prior, ones)
+    eta = minimizer_by_gradient(q32, jnp.float32(epsilon), log_prior, ones)
     improved = np.asarray(weights(q32, jnp.float32(eta), log_prior), np.float64)
     kl = (improved * np.log(improved / prior)).sum(axis=1).mean()
     assert kl == pytest.approx(epsilon, rel=2e-2)
@@ -96,7 +96,7 @@ def test_it_cannot_be_improved_within_the_bound():
     )
     assert best.success
     q32, log_prior, ones = single(q[None], np.log(prior)[None], np.ones(1))
-    eta = minimiser_by_gradient(q32, jnp.float32(epsilon), log_prior, ones)
+    eta = minimizer_by_gradient(q32, jnp.float32(epsilon), log_prior, ones)
     improved = weights(q32, jnp.float32(eta), log_prior)[0]
     np.testing.assert_allclose(improved, best.x, atol=2e-3)
 

@@ -102,8 +102,8 @@ def test_the_interval_lies_within_the_data_and_repeats(values, seed):
 
 def test_the_band_of_curves_is_the_interval_at_every_point():
     curves = np.random.default_rng(5).normal(size=(8, 3)) * [1.0, 5.0, 0.0]
-    centre, low, high = mean_with_band(curves, resamples=5_000)
-    np.testing.assert_allclose(centre, curves.mean(axis=0))
+    center, low, high = mean_with_band(curves, resamples=5_000)
+    np.testing.assert_allclose(center, curves.mean(axis=0))
     for point in range(3):
         alone = stratified_bootstrap_interval(curves[:, point], mean, resamples=5_000)
         assert (low[point], high[point]) == pytest.approx(alone, abs=0.05 * 5)
@@ -112,8 +112,8 @@ def test_the_band_of_curves_is_the_interval_at_every_point():
 
 def test_the_band_where_seeds_have_no_value():
     nan = float("nan")
-    centre, low, high = mean_with_band(np.array([[1.0, 4.0, nan], [3.0, nan, nan]]))
-    np.testing.assert_array_equal(centre, [2.0, 4.0, nan])
+    center, low, high = mean_with_band(np.array([[1.0, 4.0, nan], [3.0, nan, nan]]))
+    np.testing.assert_array_equal(center, [2.0, 4.0, nan])
     np.testing.assert_array_equal(low, [1.0, 4.0, nan])
     np.testing.assert_array_equal(high, [3.0, 4.0, nan])
 

@@ -48,7 +48,7 @@ def filled(parents):
     count = len(jax.tree.leaves(parents)[0])
     empty = qd.empty(cells, jax.tree.map(lambda leaf: leaf[0], parents))
     born = jnp.arange(count, dtype=jnp.int32)
-    return qd.add(empty, parents, jnp.zeros(count), cells.centres[:count], born)[0]
+    return qd.add(empty, parents, jnp.zeros(count), cells.centers[:count], born)[0]
 
 
 def wandered(seed=0, steps=20):

@@ -164,22 +164,22 @@ def test_policies_that_move_to_another_cell():
     """By hand: in cells 0 to 4 of a row of five, judged anew over two episodes."""
     cells = plan(grid=(5, 1)).cells()
     template = {"weight": jnp.zeros(1)}
-    centres = np.asarray(cells.centres)
+    centers = np.asarray(cells.centers)
     policies = {"weight": jnp.arange(5.0)[:, None]}
     born = jnp.arange(5, dtype=jnp.int32)
     empty, fitness = jax.jit(qd.empty)(cells, template), jnp.full(5, 9.0)
-    before = jax.jit(qd.add)(empty, policies, fitness, cells.centres, born)[0]
+    before = jax.jit(qd.add)(empty, policies, fitness, cells.centers, born)[0]
     assert len(np.flatnonzero(before.filled)) == 5
     means = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
     fitness = np.stack([means - 0.5, means + 0.5], axis=1)
-    to = centres[[0, 3, 4, 3, 1]]  # 1 and 3 meet in cell 3; 4 is lost for its NaN
+    to = centers[[0, 3, 4, 3, 1]]  # 1 and 3 meet in cell 3; 4 is lost for its NaN
     aside = np.array([0.1, 0.0])
     again = Again(fitness, np.stack([to - aside, to + aside], axis=1))
     after = corrected_by(again, before, np.arange(5))
     assert np.flatnonzero(after.filled).tolist() == [0, 3, 4]
     assert np.asarray(after.fitness)[[0, 3, 4]].tolist() == [1.0, 4.0, 3.0]
     assert np.asarray(after.policies["weight"])[[0, 3, 4], 0].tolist() == [0.0, 3.0, 2.0]
-    np.testing.assert_allclose(after.descriptor[3], centres[3], rtol=1e-6)
+    np.testing.assert_allclose(after.descriptor[3], centers[3], rtol=1e-6)
     assert after.born.tolist() == [0, -1, -1, 3, 2]
 
 

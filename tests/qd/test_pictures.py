@@ -100,9 +100,9 @@ def test_each_kind_of_repertoire_can_be_drawn(tmp_path, cells):
     out = heat_map(repertoire, tmp_path / "new" / "map.png", names=names, title="a", offset=-5.0)
     assert [path.name for path in out.parent.iterdir()] == ["map.png"]
     red, green, blue = (matplotlib.image.imread(out)[:, :, :3] * 255).round().astype(int).T
-    colours = set(np.unique(red << 16 | green << 8 | blue).tolist())
-    for colour in (EMPTY, "#fde725", "#440154"):  # of what is empty, the best and the worst
-        assert int(colour[1:], 16) in colours
+    colors = set(np.unique(red << 16 | green << 8 | blue).tolist())
+    for color in (EMPTY, "#fde725", "#440154"):  # of what is empty, the best and the worst
+        assert int(color[1:], 16) in colors
 
 
 @pytest.mark.parametrize("elites", [(), [(3.0, [0.5, 0.0])]], ids=["none", "one"])
@@ -142,6 +142,6 @@ def test_every_click_leads_somewhere_without_scripts(cells):
     repertoire = grown(cells, (1.0, list(cells.low)), (2.0, list(cells.high)))
     html = cells_svg(repertoire, [f"n{axis}" for axis in range(cells.size)], prefix="elite")
     links, places = (set(re.findall(mark, html)) for mark in (r'href="#([^"]+)"', r' id="([^"]+)"'))
-    assert len(links) == 2 and places == links | {"elite-colours"}
+    assert len(links) == 2 and places == links | {"elite-colors"}
     assert "<script" not in html and "://" not in html and "nan" not in html
     assert "tr:target" in html

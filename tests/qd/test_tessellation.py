@@ -38,9 +38,9 @@ def test_a_grid_by_hand(point, cell):
     assert int(Grid((4, 2), LOW, HIGH).cell_of(jnp.array(point))) == cell
 
 
-def test_the_centres_of_a_grid_by_hand():
-    centres = make_grid([2, 2], LOW, HIGH).centres
-    np.testing.assert_allclose(centres, [[0.25, -50], [0.25, 50], [0.75, -50], [0.75, 50]])
+def test_the_centers_of_a_grid_by_hand():
+    centers = make_grid([2, 2], LOW, HIGH).centers
+    np.testing.assert_allclose(centers, [[0.25, -50], [0.25, 50], [0.75, -50], [0.75, 50]])
 
 
 @given(points)
@@ -64,9 +64,9 @@ def test_each_point_belongs_to_the_nearest_centroid(points):
 
 
 @pytest.mark.parametrize("cells", [Grid((5, 4), LOW, HIGH), CVT], ids=["grid", "cvt"])
-def test_a_centre_belongs_to_its_own_cell(cells):
-    np.testing.assert_array_equal(cells.cell_of(cells.centres), np.arange(cells.count))
-    assert is_inside(cells, cells.centres).all()
+def test_a_center_belongs_to_its_own_cell(cells):
+    np.testing.assert_array_equal(cells.cell_of(cells.centers), np.arange(cells.count))
+    assert is_inside(cells, cells.centers).all()
     assert not is_inside(cells, jnp.array([0.5, 101.0]))
     assert not is_inside(cells, jnp.array([jnp.nan, 0.0]))
 

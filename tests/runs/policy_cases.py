@@ -11,7 +11,7 @@ import numpy as np
 
 from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.envs.spaces import to_real
 from understudy.networks import Moments, Networks
 from understudy.networks.encoders import look
@@ -30,7 +30,7 @@ GRID = MultiDiscrete((2, 3, 2, 4), (0, 1, -1, 0), (2, 2))
 
 VECTOR = ArraySpec((OBSERVATION,))
 STACK, PLANES = ArraySpec((2, 36, 37), "uint8", frames=2), ArraySpec((6, 5, 4), "bool")
-COLOURS = ArraySpec((3, 9, 12), "uint8")  # channels first
+COLORS = ArraySpec((3, 9, 12), "uint8")  # channels first
 NUMBERS = (Part("arm/place", (2, 2), "float32"), Part("mode", (3,), "float32", 3, start=-1))
 SCALAR = Part("action", (), "float32")  # a name that ONNX needs for itself
 DICT = ArraySpec((8,), "float32", (*NUMBERS, SCALAR))
@@ -40,47 +40,47 @@ ONE_OF_FOUR = ArraySpec((4,), "float32", (Part("", (4,), "float32", 4, start=2),
 
 KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "TD3": ("td3", LOPSIDED, {}),
-    "TD3 normalised": ("td3", ROUGH, dict(normalise_observations=True, activation="gelu")),
+    "TD3 normalized": ("td3", ROUGH, dict(normalize_observations=True, activation="gelu")),
     "TD3 in [-1, 1]": ("td3", UNIT, dict(hidden_sizes=(5, 7, 3), activation="tanh")),
-    "DDPG": ("ddpg", LOPSIDED, dict(activation="elu", normalise_observations=True)),
+    "DDPG": ("ddpg", LOPSIDED, dict(activation="elu", normalize_observations=True)),
     "DDPG, lingering noise": ("ddpg", UNIT, dict(noise="ornstein_uhlenbeck")),
-    "SAC": ("sac", LOPSIDED, dict(activation="silu", normalise_observations=True)),
+    "SAC": ("sac", LOPSIDED, dict(activation="silu", normalize_observations=True)),
     "SAC, linear": ("sac", ROUGH, dict(hidden_sizes=())),
-    "SAC discrete": ("sac", CHOICE, dict(normalise_observations=True)),
+    "SAC discrete": ("sac", CHOICE, dict(normalize_observations=True)),
     "DDQN": ("ddqn", CHOICE, dict(layer_norm=True, initial_epsilon=0.4)),
     "DDQN dueling": ("ddqn", CHOICE, dict(dueling=True, hidden_sizes=(6, 5))),
     "DDQN, three critics": (
         "ddqn",
         CHOICE,
-        dict(dueling=True, num_critics=3, layer_norm=True, normalise_observations=True),
+        dict(dueling=True, num_critics=3, layer_norm=True, normalize_observations=True),
     ),
     "A2C categorical": ("a2c", CHOICE, dict(share_encoder=True)),
-    "A2C pair": ("a2c", PAIR, dict(normalise_observations=True)),
+    "A2C pair": ("a2c", PAIR, dict(normalize_observations=True)),
     "A2C grid": ("a2c", GRID, dict(activation="relu")),
-    "A2C Gaussian": ("a2c", UNBOUNDED, dict(normalise_observations=True)),
+    "A2C Gaussian": ("a2c", UNBOUNDED, dict(normalize_observations=True)),
     "A2C half bounded": ("a2c", HALF_BOUNDED, dict(activation="gelu")),
     "A2C gSDE": (
         "a2c",
         LOPSIDED,
-        dict(state_dependent_exploration=True, normalise_observations=True),
+        dict(state_dependent_exploration=True, normalize_observations=True),
     ),
-    "MPO": ("mpo", LOPSIDED, dict(normalise_observations=True)),
+    "MPO": ("mpo", LOPSIDED, dict(normalize_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
-    "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalise_observations=True)),
+    "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalize_observations=True)),
 }
 SENSING: dict[str, tuple[Any, ...]] = {
     "SAC of one of four": ("sac", LOPSIDED, {}, ONE_OF_FOUR),
-    "A2C of a dict": ("a2c", LOPSIDED, dict(normalise_observations=True), DICT),
+    "A2C of a dict": ("a2c", LOPSIDED, dict(normalize_observations=True), DICT),
     "DDQN with nature": (
         "ddqn",
         CHOICE,
-        dict(num_critics=2, encoder_features=6, initialisation="orthogonal"),
+        dict(num_critics=2, encoder_features=6, initialization="orthogonal"),
         STACK,
     ),
-    "SAC with impala": ("sac", LOPSIDED, dict(encoder="impala", encoder_features=6), COLOURS),
+    "SAC with impala": ("sac", LOPSIDED, dict(encoder="impala", encoder_features=6), COLORS),
     "TD3 with planes": ("td3", LOPSIDED, dict(share_encoder=False), PLANES),
     "MPO of a dict with images": ("mpo", LOPSIDED, dict(encoder_features=5), SEEING),
-    "SAC, GRU": ("sac", LOPSIDED, dict(memory="gru", memory_size=5, normalise_observations=True)),
+    "SAC, GRU": ("sac", LOPSIDED, dict(memory="gru", memory_size=5, normalize_observations=True)),
     "DDQN, LSTM": ("ddqn", CHOICE, dict(memory="lstm", memory_size=6, dueling=True)),
     "A2C pair, LSTM": ("a2c", PAIR, dict(memory="lstm", memory_size=4)),
     "TD3 with planes, GRU": ("td3", LOPSIDED, dict(memory="gru", memory_size=7), PLANES),
@@ -110,7 +110,7 @@ def _act(algorithm, policy, rows, first, memory, key, explore):
 
 @partial(jax.jit, static_argnums=0)
 def _scores(algorithm, policy, rows, memory):
-    seen = normalised(policy.seen, rows)
+    seen = normalized(policy.seen, rows)
     if memory is not None:
         seen, _ = look(policy[0], memory, seen, jnp.zeros(len(rows), bool))
     if hasattr(policy, "critic"):
@@ -179,8 +179,8 @@ def make(name, action, settings, seen=VECTOR, networks=None, seed=3) -> Case:
     def trained(path, leaf):
         # Wide layers have small weights, or everything behind them would be saturated.
         size = 0.45 * min(1.0, (8 / math.prod(leaf.shape[:-1])) ** 0.5)
-        centre = 1.0 if path[-1].name == "scale" else 0.0  # of a LayerNorm
-        return jnp.asarray(centre + size * rng.normal(size=leaf.shape), leaf.dtype)
+        center = 1.0 if path[-1].name == "scale" else 0.0  # of a LayerNorm
+        return jnp.asarray(center + size * rng.normal(size=leaf.shape), leaf.dtype)
 
     policy = eqx.filter_jit(initial)(KEY)
     [(field, network)] = shapes.items()
@@ -200,7 +200,7 @@ def case(kind) -> Case:
 
 
 def observations(rows=1000, seed=0, spec=VECTOR):
-    """Ordinary ones, and every tenth far out, where normalisers clip and tanh saturates."""
+    """Ordinary ones, and every tenth far out, where normalizers clip and tanh saturates."""
     rng = np.random.default_rng(seed)
     if not spec.parts:
         return _entry(rng, rows, spec.shape, spec.dtype)

@@ -33,7 +33,7 @@ def test_what_is_drawn_is_said():
     assert [shown_name(name) for name in ("map-elites", "pga-me")] == ["MAP-Elites", "PGA-ME"]
 
 
-def test_a_setting_has_one_colour_in_both_panels():
+def test_a_setting_has_one_color_in_both_panels():
     figure = Figure()
     left, right = figure.subplots(1, 2)
     outcomes = [
@@ -42,7 +42,7 @@ def test_a_setting_has_one_colour_in_both_panels():
     ]  # fmt: skip
     varied = SimpleNamespace(
         outcomes=outcomes, is_best=set(), choices=["a", "b", "c"], logarithmic=False, name="x",
-        place=lambda outcome: outcome.mean, colour=lambda outcome: f"C{int(outcome.mean)}",
+        place=lambda outcome: outcome.mean, color=lambda outcome: f"C{int(outcome.mean)}",
         explain=lambda axes: None,
     )  # fmt: skip
     pictures._returns(left, varied)

@@ -128,13 +128,13 @@ def compared(tmp_path, monkeypatch):
         save(figure, tmp_path / "out.png")
         (legend,) = figure.legends
         names = [text.get_text() for text in legend.get_texts()]
-        by_colour = dict(zip([x.get_color() for x in legend.get_lines()], names, strict=True))
+        by_color = dict(zip([x.get_color() for x in legend.get_lines()], names, strict=True))
 
         def last(line):
             return line.get_ydata()[-1] if len(line.get_ydata()) else None
 
         return {
-            axes.get_title(loc="left"): {by_colour[x.get_color()]: last(x) for x in axes.lines}
+            axes.get_title(loc="left"): {by_color[x.get_color()]: last(x) for x in axes.lines}
             for axes in figure.axes
             if axes.get_visible()
         }
@@ -218,7 +218,7 @@ def test_eight_runs_have_eight_looks(tmp_path, monkeypatch):
         ) or path,
     )  # fmt: skip
     plots.compare(runs, tmp_path / "out.png")
-    assert len(looks) == 8 and len({colour for colour, _ in looks}) == 8
+    assert len(looks) == 8 and len({color for color, _ in looks}) == 8
 
 
 def test_names_are_not_mathematics(tmp_path):

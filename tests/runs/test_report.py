@@ -145,7 +145,7 @@ def test_nothing_comes_from_the_network_or_runs(tmp_path):
     assert "url(http" not in page.source and "@import" not in page.source
 
 
-def test_charts_take_the_colours_of_the_page(tmp_path):
+def test_charts_take_the_colors_of_the_page(tmp_path):
     page = Page(report(write_run(tmp_path, num_seeds=2)))
     assert page.source.count("<svg") == 4  # learning, wide and narrow; two small ones
     assert "#0102" not in page.source

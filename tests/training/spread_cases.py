@@ -17,7 +17,7 @@ from understudy.training.trainer import Setting
 
 REPLAY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=128, start_steps=8, min_buffer_size=10)
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=3, burn_in=1)
-PRIORITISED = dict(prioritised=True)
+PRIORITIZED = dict(prioritized=True)
 ROLLOUT = dict(hidden_sizes=(8,), horizon=2)
 HALF = 20  # iterations
 
@@ -50,7 +50,7 @@ def slow(case, /, **settings):
     "settings",
     [
         slow("replay on devices", name="sac", env="jax:Pendulum-v1", **REPLAY),
-        slow("prioritised replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITISED),
+        slow("prioritized replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITIZED),
         slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
         slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),

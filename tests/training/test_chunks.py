@@ -40,7 +40,7 @@ def test_a_chunk_adds_all_its_steps_and_owes_their_updates(make_trainer, chunk_s
 def test_before_learning_has_begun_chunks_change_nothing(make_trainer):
     """The normalizer takes steps in one by one, whatever the length of a chunk."""
     settings = RANDOM | dict(
-        min_buffer_size=90, normalise_observations=True, normalise_rewards=True
+        min_buffer_size=90, normalize_observations=True, normalize_rewards=True
     )
     one, several = (
         make_trainer("sac", "Pendulum-v1", chunk_steps=steps, **settings) for steps in (1, 4)

@@ -105,7 +105,7 @@ def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     20, "a non-finite update is discarded as a whole and counted; ten in a row freeze the seed"
 )
 def test_a_discarded_update_touches_one_member_only(make_trainer, short_programs):
-    """A NaN in one member's ring spoils none of its weights and nothing of its neighbour's."""
+    """A NaN in one member's ring spoils none of its weights and nothing of its neighbor's."""
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=2)
     trainer.advance(40)
     before = jax.device_get(trainer.learner)

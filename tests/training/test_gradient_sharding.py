@@ -25,10 +25,10 @@ pytestmark = pytest.mark.agents
 KINDS = {
     "sac": ("sac", {}),
     "td3": ("td3", {}),
-    "ddqn": ("ddqn", dict(prioritised=True, target_update_interval=2)),
+    "ddqn": ("ddqn", dict(prioritized=True, target_update_interval=2)),
     "mpo": ("mpo", {}),
-    "a2c": ("a2c", dict(horizon=6, normalise_advantages=True)),
-    "sequences": ("ddqn", dict(prioritised=True, memory="gru", memory_size=4, sequence_length=3,
+    "a2c": ("a2c", dict(horizon=6, normalize_advantages=True)),
+    "sequences": ("ddqn", dict(prioritized=True, memory="gru", memory_size=4, sequence_length=3,
                                burn_in=1, sequence_stride=1)),
     "remembering": ("a2c", dict(horizon=6, memory="gru", memory_size=4)),
 }  # fmt: skip
@@ -118,7 +118,7 @@ def test_members_have_shares_of_their_own():
 
 
 def test_what_is_sent_is_what_gradients_read():
-    """Not the optimisers' moments."""
+    """Not the optimizers' moments."""
     _, learner, _, shares = case("sac")
     batch = {"row": jnp.zeros((1, 4))}
     sent, _ = shares.send(learner.state, batch, 2)

@@ -125,7 +125,7 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
 ):
     """By hand, for each of two members; no step later than the last one is drawn from."""
     trainer = make_trainer(
-        algorithm, env, num_seeds=2, replay_storage="host", normalise_rewards=True, **settings
+        algorithm, env, num_seeds=2, replay_storage="host", normalize_rewards=True, **settings
     )
     trainer.advance(40)
     before, number = jax.device_get(trainer.learner), trainer.position.updates
@@ -175,7 +175,7 @@ def assert_alike(one, other):
 
 @pytest.mark.slow
 def test_an_accelerator_would_compute_what_the_host_does(make_trainer, monkeypatch):
-    settings = dict(num_seeds=2, num_envs=2, normalise_observations=True, replay_storage="host")
+    settings = dict(num_seeds=2, num_envs=2, normalize_observations=True, replay_storage="host")
     here = make_trainer("ddqn", "CartPole-v1", **settings)
     monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
     there = make_trainer("ddqn", "CartPole-v1", **settings)
@@ -257,13 +257,13 @@ def test_where_there_is_no_room(make_trainer, monkeypatch):
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
             make_trainer("ddqn", Screen, replay_storage=asked, **large)
     with pytest.raises(ConfigError, match=r"replay needs 1\.\d GiB in memory \([^)]*\): lower"):
-        make_trainer("ddqn", Screen, prioritised=True, **large)
+        make_trainer("ddqn", Screen, prioritized=True, **large)
 
 
 def test_what_must_stay_on_the_device(make_trainer):
     for storage in ("host", "disk"):
-        with pytest.raises(ConfigError, match="prioritised replay is kept on the device"):
-            us.TD3Config(prioritised=True, replay_storage=storage)
+        with pytest.raises(ConfigError, match="prioritized replay is kept on the device"):
+            us.TD3Config(prioritized=True, replay_storage=storage)
         with pytest.raises(ConfigError, match="native environments keep replay on the device"):
             make_trainer("td3", "jax:Pendulum-v1", replay_storage=storage)
 

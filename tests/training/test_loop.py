@@ -49,7 +49,7 @@ def test_replay_holds_the_scripted_steps_and_nothing_else(make_trainer, num_envs
         # The next observation is the true one: same episode, one step later, also at the end.
         np.testing.assert_array_equal(lane.next_observation[:, 1], lane.observation[:, 1])
         np.testing.assert_array_equal(lane.next_observation[:, 2], lane.observation[:, 2] + 1)
-        # Stored actions are normalised; the environment got them in its own bounds.
+        # Stored actions are normalized; the environment got them in its own bounds.
         assert np.abs(lane.action).max() <= 1
         real = LOW + (lane.action + 1) / 2 * (HIGH - LOW)
         np.testing.assert_allclose(lane.reward, real[:, 0] + 16 * real[:, 1], rtol=1e-5)

@@ -23,7 +23,7 @@ def leaves(trainer, member=0):
 
 @LOOPS
 def test_priorities_follow_the_errors_and_importance_weights_become_complete(make_trainer, env):
-    trainer = make_trainer("td3", env, prioritised=True, num_seeds=2, priority_exponent=1.0)
+    trainer = make_trainer("td3", env, prioritized=True, num_seeds=2, priority_exponent=1.0)
     trainer.position.horizon = 40
     trainer.schedule({})
 
@@ -42,9 +42,9 @@ def test_priorities_follow_the_errors_and_importance_weights_become_complete(mak
     assert not np.array_equal(leaves(trainer, 0), leaves(trainer, 1))
 
 
-def test_prioritised_replay_is_updated_in_place(make_trainer):
+def test_prioritized_replay_is_updated_in_place(make_trainer):
     """No instruction of the steady program copies an array of the storage's or the tree's size."""
-    trainer = make_trainer("sac", "jax:Pendulum-v1", prioritised=True, buffer_size=54_320)
+    trainer = make_trainer("sac", "jax:Pendulum-v1", prioritized=True, buffer_size=54_320)
     held = (trainer.learner, trainer.experience, trainer._world)
     lines = trainer._steady.lower(*held, np.int32(0), {}).compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
@@ -52,13 +52,13 @@ def test_prioritised_replay_is_updated_in_place(make_trainer):
 
 
 @pytest.fixture(scope="module")
-def normalising(make_shared_trainer):
+def normalizing(make_shared_trainer):
     """A trainer on that environment that has seen 60 steps of three lanes, and not learned."""
 
     @cache
     def made(env):
         trainer = make_shared_trainer(
-            "td3", env, num_envs=3, normalise_observations=True, normalise_rewards=True,
+            "td3", env, num_envs=3, normalize_observations=True, normalize_rewards=True,
             min_buffer_size=512,
         )  # fmt: skip
         trainer.advance(60)
@@ -68,8 +68,8 @@ def normalising(make_shared_trainer):
 
 
 @LOOPS
-def test_running_statistics_are_those_of_what_was_seen(normalising, env):
-    trainer = normalising(env)
+def test_running_statistics_are_those_of_what_was_seen(normalizing, env):
+    trainer = normalizing(env)
     running = jax.tree.map(lambda x: np.asarray(x[0]), trainer.learner.state.normalizer)
     steps = jax.tree.map(lambda x: np.asarray(x[0]), trainer.experience.storage)
     stored = int(trainer.experience.stored[0, 0])  # a lane; the host loop is one step behind
@@ -85,9 +85,9 @@ def test_running_statistics_are_those_of_what_was_seen(normalising, env):
     np.testing.assert_allclose(running.returns.variance, np.var(returns), rtol=1e-3)
 
 
-def test_normalised_observations_reach_the_policy(normalising):
+def test_normalized_observations_reach_the_policy(normalizing):
     """An observation half a standard deviation above the mean is 0.5 to the actor."""
-    trainer = normalising("jax:Pendulum-v1")
+    trainer = normalizing("jax:Pendulum-v1")
     algorithm, state = trainer.setting.algorithm, trainer.learner.state
     state = jax.tree.map(lambda x: x[0], jax.device_get(state))
     seen = state.normalizer.observation

@@ -8,7 +8,7 @@ import numpy as np
 
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import Memory
-from understudy.envs.spaces import to_normalised, to_real
+from understudy.envs.spaces import to_normalized, to_real
 from understudy.observing import Packer
 from understudy.training.program_cache import shared
 from understudy.types import EnvironmentError, Spec
@@ -44,7 +44,7 @@ class Acting:
         asked = [self._packer.rows(observation)[0]]
         if action is not None:
             taken = np.asarray(action).reshape(len(asked[0]), -1)
-            asked.append(to_normalised(taken, self._spec))
+            asked.append(to_normalized(taken, self._spec))
         return jax.device_get(question(state, *map(jnp.asarray, asked)))
 
     def _before(self, memory: Any, rows: int, single: bool) -> np.ndarray | None:

@@ -29,7 +29,7 @@ class DDQN(Agent):
 
 @final
 class MPO(Agent):
-    """Maximum a Posteriori Policy Optimisation, for continuous and for discrete actions."""
+    """Maximum a Posteriori Policy Optimization, for continuous and for discrete actions."""
 
     algorithm_class = mpo.MPO
 

@@ -25,7 +25,7 @@ from understudy.envs.make import resolve
 from understudy.envs.names import name_of_class
 from understudy.networks import Networks
 from understudy.ops.schedules import Schedule
-from understudy.ops.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarize
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.describe import describe
@@ -68,7 +68,7 @@ class Agent:
         environment, a vector environment or a native one. Without a config, the preset for the
         environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
         `env_workers` processes step the environments; with 0 this process does. `guard` says how
-        much misbehaviour of theirs is survived. A `cluster` collects, and computes gradients,
+        much misbehavior of theirs is survived. A `cluster` collects, and computes gradients,
         elsewhere too; then each of its collectors has `num_envs` environments."""
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
         use_compilation_cache()
@@ -170,12 +170,12 @@ class Agent:
         The episodes follow from `seed` (default: the agent's). They are never those by which
         training picks the `best`. `deterministic=False` draws actions, or adds noise, as in
         training. A share `epsilon` of discrete actions is uniformly random. With a `descriptor`
-        (the name of one that the environment has, or a `us.Descriptor`) also what the behaviour
+        (the name of one that the environment has, or a `us.Descriptor`) also what the behavior
         looks like: the mean, and the `descriptors` of all episodes."""
         plan = self._evaluating.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
             returns, described = self._play(plan)
-        found = summarise(returns[0] if self.num_seeds == 1 else returns)
+        found = summarize(returns[0] if self.num_seeds == 1 else returns)
         if described is not None:
             found["descriptor"] = described.mean(axis=(0, 1))
             found["descriptors"] = described[0] if self.num_seeds == 1 else described
@@ -275,7 +275,7 @@ class Agent:
 
     def log_prob(self, observation: Any, action: Any) -> np.ndarray:
         """Log-density of actions under the policy: [batch]. Actions are in the environment's own
-        units, the density is that of the normalised action."""
+        units, the density is that of the normalized action."""
         return self._ask("log_prob", observation, action)
 
     def value(self, observation: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import begin, metric_names
 from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
-from understudy.training.seed_axis import INITIALISATION, member_keys
+from understudy.training.seed_axis import INITIALIZATION, member_keys
 from understudy.training.snapshot import Position as AgentPosition
 from understudy.training.snapshot import Snapshot
 from understudy.training.update import LearnerState
@@ -72,7 +72,7 @@ class Illumination:
         device: str | None = None,
     ):
         """`env` as for agents; its actions must be continuous. `descriptor` says what tells
-        behaviours apart: the name of one that the environment has (None: its usual one), or a
+        behaviors apart: the name of one that the environment has (None: its usual one), or a
         `us.Descriptor` of your own. Without a config, the preset for the environment is used. The
         collectors of a `cluster` play the episodes."""
         seed = whole_number("seed", seed, 0)
@@ -235,7 +235,7 @@ class Illumination:
         over = about["described_by"].get("over")
         if self.descriptor.over != over:
             raise CheckpointError(
-                f'{stored.place} tells behaviours apart by a descriptor over "{over}", not '
+                f'{stored.place} tells behaviors apart by a descriptor over "{over}", not '
                 f'"{self.descriptor.over}"'
             )
         with self._on_device():
@@ -327,7 +327,7 @@ class Illumination:
         """What an agent has before it learns, with an axis of one member."""
         td3, spec = self._plan.td3, self._plan.spec
         initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
-        return jax.vmap(initial)(member_keys(self.seed, 1, INITIALISATION))
+        return jax.vmap(initial)(member_keys(self.seed, 1, INITIALIZATION))
 
     def _critics(self) -> dict[str, Any]:
         learners = self._ensure_illuminator().state.emitter

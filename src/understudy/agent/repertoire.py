@@ -55,15 +55,15 @@ class Repertoire:
         return {name: float(value) for name, value in found.items()}
 
     def select(self, descriptor: Sequence[float] | np.ndarray) -> Agent:
-        """The agent whose behaviour is nearest to this one."""
+        """The agent whose behavior is nearest to this one."""
         return self.agent(self.nearest(descriptor))
 
     def nearest(self, descriptor: Sequence[float] | np.ndarray) -> int:
-        """The cell of the policy whose behaviour is nearest to this one."""
+        """The cell of the policy whose behavior is nearest to this one."""
         wanted = np.asarray(descriptor, np.float32)
         if wanted.shape != (self.descriptor.size,) or not np.isfinite(wanted).all():
             raise ConfigError(
-                f"a behaviour here is {self.descriptor.size} finite numbers "
+                f"a behavior here is {self.descriptor.size} finite numbers "
                 f"({', '.join(self.descriptor.called)}), got {descriptor}"
             )
         self._refuse_empty()

@@ -1,7 +1,7 @@
 """Loss add-ons: users' functions that add a term to the actor's loss, and two that ship.
 
 An add-on is a function `(actor, batch, key) -> (scalar, metrics)`. It is given the batch as the
-losses see it (observations normalised, where that is on).
+losses see it (observations normalized, where that is on).
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
 
 
 def action_penalty(coefficient: int | float) -> LossAddon:
-    """Prefer small actions: adds coefficient · |mode of the policy|², in normalised units."""
+    """Prefer small actions: adds coefficient · |mode of the policy|², in normalized units."""
 
     def action_magnitude(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:
         action = actor.mode(batch.observation)

@@ -146,7 +146,7 @@ class Algorithm(abc.ABC):
 
         `first` marks rows whose episode has just begun, where memory restarts.
         """
-        observation = normalization.normalised(policy.seen, observation)
+        observation = normalization.normalized(policy.seen, observation)
         if not self.config.memory_width:
             return self.choose(policy, memory, observation, first, key, explore)
         # The first part of every policy is the network that acts.
@@ -184,7 +184,7 @@ class Algorithm(abc.ABC):
         Here: observations and rewards in the State's present units, and importance weights of
         which the largest is 1, made larger where rows are no steps (of weight 0): a mean over
         rows is then one over steps."""
-        batch = normalization.normalise_batch(state.normalizer, batch)
+        batch = normalization.normalize_batch(state.normalizer, batch)
         weight = batch.weight / jnp.max(batch.weight)
         steps = jnp.maximum(jnp.sum(weight > 0), 1)
         return batch._replace(weight=weight * (weight.size / steps))

@@ -78,6 +78,7 @@ class Config:
 
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions, by their old names
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -96,6 +97,8 @@ class Config:
         """Why there is no setting of that name, or which one was meant."""
         if name in cls.refused:
             return f"there is no '{name}' here: {cls.refused[name]}"
+        if name in cls.renamed:
+            return f"'{name}' is called '{cls.renamed[name]}' now"
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         return f"unknown field '{name}'{nearest(name, names)}"
 

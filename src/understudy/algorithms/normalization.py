@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.networks.normalizer import Moments, fresh_moments, normalise
+from understudy.networks.normalizer import Moments, fresh_moments, normalize
 from understudy.networks.normalizer import take_in as take_in_rows
 from understudy.types import History, Observation, Spec
 
@@ -23,9 +23,9 @@ class Running(NamedTuple):
 def begin(config: Any, spec: Spec) -> Running:
     return Running(
         observation=fresh_moments(spec.observation.shape)
-        if config.normalise_observations
+        if config.normalize_observations
         else None,
-        returns=fresh_moments(()) if config.normalise_rewards else None,
+        returns=fresh_moments(()) if config.normalize_rewards else None,
     )
 
 
@@ -42,26 +42,26 @@ def take_in(
     )
 
 
-def normalised(moments: Moments | None, observation: Array) -> Array:
+def normalized(moments: Moments | None, observation: Array) -> Array:
     """The observation as networks see it."""
-    return observation if moments is None else normalise(moments, observation)
+    return observation if moments is None else normalize(moments, observation)
 
 
-def _normalise(moments: Moments, seen: Observation) -> Observation:
+def _normalize(moments: Moments, seen: Observation) -> Observation:
     if not isinstance(seen, History):
-        return normalise(moments, seen)
-    return dataclasses.replace(seen, observation=normalise(moments, seen.observation))
+        return normalize(moments, seen)
+    return dataclasses.replace(seen, observation=normalize(moments, seen.observation))
 
 
-def normalise_batch(running: Running, batch: Any) -> Any:
+def normalize_batch(running: Running, batch: Any) -> Any:
     """A batch or trajectory with observations and rewards in the units of the moment.
 
-    Rewards are divided by the return's standard deviation and not centred: their sign, and so
+    Rewards are divided by the return's standard deviation and not centered: their sign, and so
     the best policy, stays."""
     if running.observation is not None:
         batch = batch._replace(
-            observation=_normalise(running.observation, batch.observation),
-            next_observation=_normalise(running.observation, batch.next_observation),
+            observation=_normalize(running.observation, batch.observation),
+            next_observation=_normalize(running.observation, batch.next_observation),
         )
     if running.returns is not None:
         batch = batch._replace(reward=batch.reward / jnp.sqrt(running.returns.variance + 1e-8))

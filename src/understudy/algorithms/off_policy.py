@@ -104,7 +104,7 @@ class OffPolicyConfig(Config):
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The critics' own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialised critics; the smallest opinion counts."""
+    """Independently initialized critics; the smallest opinion counts."""
     critic_subset: int | None = setting(None, at_least=1)
     """Critics, drawn anew for each update, whose smallest opinion counts in the target
     (default: all of them)."""
@@ -112,13 +112,13 @@ class OffPolicyConfig(Config):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the critics."""
-    initialisation: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
+    initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights begin."""
-    normalise_observations: bool = setting(False)
+    normalize_observations: bool = setting(False)
     """Give networks observations of zero mean and unit variance, by running statistics."""
-    normalise_rewards: bool = setting(False)
+    normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
-    prioritised: bool = setting(False)
+    prioritized: bool = setting(False)
     """Draw transitions in proportion to their last error, instead of uniformly."""
     priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
     """How strongly priorities count: 0 is uniform, 1 is in proportion to the error."""
@@ -172,9 +172,9 @@ class OffPolicyConfig(Config):
 
     def contradictions(self) -> list[str]:
         problems = check_optimizer(self)
-        if self.prioritised and self.replay_storage in ("host", "disk"):
+        if self.prioritized and self.replay_storage in ("host", "disk"):
             problems.append(
-                "prioritised replay is kept on the device: replay_storage must be auto or device, "
+                "prioritized replay is kept on the device: replay_storage must be auto or device, "
                 f"got {self.replay_storage!r}"
             )
         if self.memory is not None:
@@ -207,7 +207,7 @@ class OffPolicyConfig(Config):
 
     def schedules(self) -> dict[str, Schedule]:
         curves: dict[str, Schedule] = {}
-        if self.prioritised:
+        if self.prioritized:
             curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
         if self.anneal_learning_rate:
             curves |= anneal_learning_rates(self)
@@ -230,7 +230,7 @@ class OffPolicyConfig(Config):
             updates_per_step=self.updates_per_step,
             update_every=self.update_every,
             updates_per_vector_step=self.updates_per_vector_step,
-            priority_exponent=self.priority_exponent if self.prioritised else None,
+            priority_exponent=self.priority_exponent if self.prioritized else None,
             priority_mix=self.priority_mix,
             random_shift=self.random_shift,
             sequences=self._sequences() if self.memory else None,

@@ -75,7 +75,7 @@ class OnPolicyConfig(Config):
     """How much the policy's entropy counts in the loss."""
     value_coeff: float = setting(0.5, at_least=0.0, moving=True)
     """How much the value network's error counts in the loss."""
-    normalise_advantages: bool = setting(False)
+    normalize_advantages: bool = setting(False)
     """Give each rollout's advantages zero mean and unit variance."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards."""
@@ -94,11 +94,11 @@ class OnPolicyConfig(Config):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the value network."""
-    initialisation: str = setting("orthogonal", choices=("he", "kaiming", "orthogonal"))
+    initialization: str = setting("orthogonal", choices=("he", "kaiming", "orthogonal"))
     """How weights begin."""
-    normalise_observations: bool = setting(False)
+    normalize_observations: bool = setting(False)
     """Give networks observations of zero mean and unit variance, by running statistics."""
-    normalise_rewards: bool = setting(False)
+    normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
 
     optimizer: str = optimization("rmsprop", choices=OPTIMIZERS)

@@ -52,8 +52,8 @@ def _check_observation(algorithm: Any, seen: ArraySpec) -> None:
             f"got shape {seen.shape} of {seen.dtype}; "
             "gymnasium.wrappers.FlattenObservation makes one vector of it"
         )
-    if config.normalise_observations and not vector:
-        raise ConfigError(f"{name}: normalise_observations is for vectors, not for images")
+    if config.normalize_observations and not vector:
+        raise ConfigError(f"{name}: normalize_observations is for vectors, not for images")
     if getattr(config, "random_shift", 0) and not seen.is_image:
         raise ConfigError(f"{name}: random_shift is for images")
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)

@@ -39,9 +39,9 @@ from understudy.ops.exploration import below
 from understudy.state_dict import Named
 from understudy.types import Batch, Chunk, Key, Sequences, Spec
 
-# Of so many candidates for a row the first that is a step is taken. Where none is, its neighbour
+# Of so many candidates for a row the first that is a step is taken. Where none is, its neighbor
 # is: that is once in 100 million rows with episodes of 9 steps, and with the shortest ones, where
-# it is once in 256, the neighbours are all there is.
+# it is once in 256, the neighbors are all there is.
 TRIES = 8
 
 
@@ -71,7 +71,7 @@ class FrameReplayState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class FrameReplayBuffer(Buffer):
-    """Uniform or prioritised replay of images, and of sequences for recurrent networks."""
+    """Uniform or prioritized replay of images, and of sequences for recurrent networks."""
 
     spec: Spec
     capacity: int  # frames in all

@@ -45,7 +45,7 @@ class ReplayState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class ReplayBuffer(Buffer):
-    """Uniform or prioritised replay of observations that are vectors."""
+    """Uniform or prioritized replay of observations that are vectors."""
 
     spec: Spec
     capacity: int  # steps in all

@@ -13,7 +13,7 @@ from understudy.cli.parsing import Parser, add_device, add_trust, count, device_
 from understudy.cli.training import spoken
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
-from understudy.ops.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarize
 from understudy.runs.progress import compact
 from understudy.runs.run_directory import ABOUT
 from understudy.runs.video import record_episode
@@ -36,7 +36,7 @@ def parser(arguments: list[str]) -> Parser:
     add("--seed", type=int, metavar="N", help="of the episodes (default: the run's own)")
     add("--stochastic", action="store_true", help="draw actions, or add noise, as in training")
     add("--epsilon", type=float, metavar="X", help="share of random actions, if discrete")
-    add("--at", type=repertoire.place, metavar="X,Y", help="of a repertoire: this behaviour")
+    add("--at", type=repertoire.place, metavar="X,Y", help="of a repertoire: this behavior")
     add("--json", action="store_true", help="print one JSON object, and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode too, as .mp4 or .gif")
     add_trust(result)
@@ -75,7 +75,7 @@ def _eval(options: argparse.Namespace) -> None:
     print(spoken(result, agent))
     if agent.num_seeds > 1:
         for seed, returns in enumerate(result["returns"], agent.seed):
-            own = summarise(returns)
+            own = summarize(returns)
             print(f"  seed {seed}: {compact(own['mean'])} ± {compact(own['std'])}")
     if filmed:
         print(filmed)

@@ -28,7 +28,7 @@ def parser(arguments: list[str]) -> Parser:
     )  # fmt: skip
     result.add_argument(
         "--at", type=repertoire.place, metavar="X,Y",
-        help="of a repertoire: the policy that is nearest to this behaviour",
+        help="of a repertoire: the policy that is nearest to this behavior",
     )  # fmt: skip
     add_trust(result)
     return result

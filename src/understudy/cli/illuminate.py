@@ -13,7 +13,7 @@ from understudy.algorithms.config import Config, nearest, setting, shown_name
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, device_of, hint, quoted
 from understudy.cli.plan import Kind, Wishes, settle, unknown_loggers
-from understudy.cli.repertoire import best_behaviour, spoken
+from understudy.cli.repertoire import best_behavior, spoken
 from understudy.cli.train import (
     PRECEDENCE,
     add_run,
@@ -46,7 +46,7 @@ class IlluminationSettings(Config):
     """Policies to evaluate in all, in whole generations (default: 5,000 on
     jax:PointNavigation-v0, elsewhere 20,000)."""
     descriptor: str | None = setting(None)
-    """What tells behaviours apart, by its name (default: the environment's usual one)."""
+    """What tells behaviors apart, by its name (default: the environment's usual one)."""
     seed: int = setting(0, at_least=0)
     """Of everything that is random."""
     env_workers: int = setting(0, at_least=0)
@@ -88,7 +88,7 @@ def parser(arguments: list[str]) -> Parser:
     result = Parser(
         prog="understudy illuminate",
         usage="understudy illuminate [METHOD] [ENV] [flags]",
-        description="Find the best policy of every kind of behaviour; keep them, their map and "
+        description="Find the best policy of every kind of behavior; keep them, their map and "
         "their log in a directory.",
         epilog=PRECEDENCE,
     )
@@ -175,7 +175,7 @@ def illuminate(
     cells = f"a grid of {shape} cells" if grid else f"a CVT of {found.config.cells:,} cells"
     # At once: it may be hours to the next line, and a reader of one line may leave after it.
     print(f"{found.name} on {found.env_name}, {start}")
-    print(f"behaviours      {names}; {cells}\nrun directory   {run_dir}", flush=True)
+    print(f"behaviors      {names}; {cells}\nrun directory   {run_dir}", flush=True)
     with around(run_dir, f"{total:,} evaluations"), contextlib.closing(found):
         summary = found.illuminate(
             total - found.evaluations,
@@ -194,5 +194,5 @@ def illuminate(
     print(f"curves          {run_dir / CURVE}")
     print(f"checkpoint      {checkpoint.place_of(run_dir, found.evaluations)}")
     print(f'in Python       us.{type(found).__name__}.load("{run_dir}").repertoire.select([…])')
-    place, at = quoted(run_dir), "".join(f" --at {one}" for one in best_behaviour(found))
+    place, at = quoted(run_dir), "".join(f" --at {one}" for one in best_behavior(found))
     hint(f"report {place}", f"eval {place}{at}", f"plot {place}")

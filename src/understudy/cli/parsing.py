@@ -55,6 +55,7 @@ class Parser(argparse.ArgumentParser):
         # argparse would take -0.5,0.3 and -1e3 for flags.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.refused: Mapping[str, str] = {}  # settings that cannot be, and why
+        self.renamed: Mapping[str, str] = {}  # settings of earlier versions, by their old names
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (see {self.prog} --help)")
@@ -68,6 +69,8 @@ class Parser(argparse.ArgumentParser):
             setting = flag.removeprefix("--").replace("-", "_")
             if setting in self.refused:
                 fail(f"there is no {flag} here: {self.refused[setting]}")
+            if setting in self.renamed:
+                fail(f"{flag} is called --{self.renamed[setting].replace('_', '-')} now")
             what = "flag" if flag.startswith("-") else "argument"
             hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
             hint = f" (did you mean '{_ELSEWHERE[flag]}'?)" if flag in _ELSEWHERE else hint

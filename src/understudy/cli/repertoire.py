@@ -14,7 +14,7 @@ from understudy.agent.illumination import METHODS, Illumination
 from understudy.cli.parsing import device_of, hint, quoted
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError
-from understudy.ops.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarize
 from understudy.reading import read_bytes
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
@@ -36,7 +36,7 @@ def method_of(path: Path) -> type[Illumination] | None:
 
 
 def place(text: str) -> list[float]:
-    """A behaviour as it is written: 0.2,0.9."""
+    """A behavior as it is written: 0.2,0.9."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -44,7 +44,7 @@ def place(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(problem) from None
 
 
-def best_behaviour(found: Illumination) -> list[str]:
+def best_behavior(found: Illumination) -> list[str]:
     """That of the fittest, as `--at` takes it; nothing where there is none."""
     repertoire = found.repertoire
     if not len(repertoire):
@@ -82,7 +82,7 @@ def opened(
 
 
 def chosen(found: Illumination, wanted: list[float] | None) -> tuple[int, Agent]:
-    """The cell of the behaviour that is nearest to the wanted one, or of the best; its agent."""
+    """The cell of the behavior that is nearest to the wanted one, or of the best; its agent."""
     repertoire = found.repertoire
     if wanted is not None:
         cell = repertoire.nearest(wanted)
@@ -103,7 +103,7 @@ def evaluate(found: Illumination, options: argparse.Namespace) -> None:
     print(f"{found.name} on {found.env_name} after {found.evaluations:,} evaluations")
     print("\n".join(lines))
     place = quoted(options.run)
-    at = best_behaviour(found)[0] if options.at is None else _spelt(options.at)
+    at = best_behavior(found)[0] if options.at is None else _spelt(options.at)
     commands = [f"export {place} policy.onnx --at {at}"]
     if options.at is None:
         commands.insert(0, f"eval {place} --at {at}")
@@ -136,7 +136,7 @@ def _one_anew(
     cells, names = found.repertoire.cells, found.descriptor.called
     fitness, descriptor = float(cells.fitness[cell]), np.asarray(cells.descriptor[cell])
     again = found.play([cell], episodes)
-    returns, described = summarise(again.fitness[0]), again.descriptor[0]
+    returns, described = summarize(again.fitness[0]), again.descriptor[0]
     mean = described.mean(axis=0)
     result = {
         "cell": cell,

@@ -46,6 +46,7 @@ def parser(arguments: list[str]) -> Parser:
     )
     result.set_defaults(command=_sweep, found=algorithm)
     result.refused = algorithm.config_class.refused
+    result.renamed = algorithm.config_class.renamed
     add = result.add_argument
     add("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
     add("env", metavar="ENV", help='a Gymnasium id, "jax:ID" or "atari:GAME"')

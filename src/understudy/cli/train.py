@@ -57,6 +57,7 @@ def parser(arguments: list[str]) -> Parser:
     )
     result.set_defaults(command=_train, file=content, found=algorithm)
     result.refused = algorithm.config_class.refused
+    result.renamed = algorithm.config_class.renamed
     add = result.add_argument
     add("algorithm", nargs="?", metavar="ALGO",
         help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, final
 from understudy.agent import Agent
 from understudy.cli.parsing import WHEN_INTERRUPTED, hint, quoted
 from understudy.errors import UnderstudyError
-from understudy.ops.statistics import summary as summarise
+from understudy.ops.statistics import summary as summarize
 from understudy.runs import checkpoint
 from understudy.runs.loggers import BY_NAME, Logger
 from understudy.runs.progress import compact
@@ -48,7 +48,7 @@ def run(
     print(f"trained for     {summary.seconds:.1f} s ({rate:,.0f} steps/s{each})")
     if summary.returns is not None:
         returns = summary.returns if agent.num_seeds > 1 else summary.returns[0]
-        print(spoken(summarise(returns), agent))
+        print(spoken(summarize(returns), agent))
     print(f"learning curve  {run_dir / CURVE}")
     print(f"checkpoint      {checkpoint.place_of(run_dir, agent.steps)}")
     place = quoted(run_dir)

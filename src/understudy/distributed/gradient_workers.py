@@ -193,8 +193,8 @@ def _check_sharded(name: str, needs: Needs) -> None:
         raise ConfigError(f"Cluster: replay='sharded' needs replay, which {name} has none of")
     if needs.priority_exponent is not None:
         raise ConfigError(
-            "Cluster: replay='sharded' cannot be prioritised: priorities are relative to all that "
-            "is kept; use replay='central', or prioritised=False"
+            "Cluster: replay='sharded' cannot be prioritized: priorities are relative to all that "
+            "is kept; use replay='central', or prioritized=False"
         )
     if needs.storage not in ("auto", "device"):
         raise ConfigError(

@@ -52,9 +52,9 @@ class ClusterTrainer(Trainer):
         self._needs = setting.algorithm.needs
         self._on_policy = self._needs.on_policy
         self._together = cluster.mode == "sync"
-        if self._on_policy and not self._together and setting.algorithm.config.normalise_rewards:
+        if self._on_policy and not self._together and setting.algorithm.config.normalize_rewards:
             raise ConfigError(
-                "normalise_rewards follows the open episodes of all environments at once: rollouts "
+                "normalize_rewards follows the open episodes of all environments at once: rollouts "
                 "that come one by one cannot have it; use mode='sync'"
             )
         # Experience and learner have a lane for every environment that there is.

@@ -25,7 +25,7 @@ _HOME = {
     "UserVectorEnvs": "vector",
     "spec_of": "spaces",
     "stack_frames": "frame_stack",
-    "to_normalised": "spaces",
+    "to_normalized": "spaces",
     "to_real": "spaces",
 }
 

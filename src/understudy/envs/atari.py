@@ -2,7 +2,7 @@
 
 The game runs at its own 60 frames a second; the agent acts every fourth of them. Sprites flicker
 (a console could not draw them all in one frame), so what it sees is the maximum over the last two,
-in grey and 84 × 84 pixels. Rewards are clipped to their sign, so that one learning rate does for
+in gray and 84 × 84 pixels. Rewards are clipped to their sign, so that one learning rate does for
 all games; evaluation counts game points.
 """
 
@@ -33,7 +33,7 @@ def hint_at_adapter(name: str) -> str:
         return ""
     return (
         f'; "atari:{game}" is this game as the papers prepare it (no-op starts, an action every 4 '
-        "frames, grey 84×84 pixels, clipped rewards) and has presets with a frame stack"
+        "frames, gray 84×84 pixels, clipped rewards) and has presets with a frame stack"
     )
 
 
@@ -117,7 +117,7 @@ class _Played(NamedTuple):
 
 @final
 class Atari(gymnasium.Wrapper):
-    """A game of the Arcade Learning Environment (grey, frame by frame), played by `settings`.
+    """A game of the Arcade Learning Environment (gray, frame by frame), played by `settings`.
 
     With `life_loss`, a reset after a lost life takes one step of doing nothing and leaves its
     seed unused: the game goes on.

@@ -39,7 +39,7 @@ class HostStep(NamedTuple):
 class HostEnvs(abc.ABC):
     """M Gymnasium environments stepped together.
 
-    Actions arrive normalised (continuous: float32 [M, size] in [-1, 1]; discrete: int [M]) and
+    Actions arrive normalized (continuous: float32 [M, size] in [-1, 1]; discrete: int [M]) and
     are mapped to the real space here, at the border. Every reset is seeded: environment `i`
     starts its episode number `e` with `seeds(i, e)`.
     """
@@ -112,7 +112,7 @@ class HostEnvs(abc.ABC):
     @abc.abstractmethod
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
-        [steps, ...] what was done (normalised) since their resets. Gives observations [M, ...]."""
+        [steps, ...] what was done (normalized) since their resets. Gives observations [M, ...]."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -160,5 +160,5 @@ class NativeEnv(abc.ABC):
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
-        """By what behaviours here can be told apart, the usual one first."""
+        """By what behaviors here can be told apart, the usual one first."""
         return {}

@@ -1,4 +1,4 @@
-"""What a behaviour looks like to quality-diversity: some numbers of every state, put together over
+"""What a behavior looks like to quality-diversity: some numbers of every state, put together over
 an episode. Free of JAX: environment workers import it."""
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _ALSO_KNOWN_AS = {"feet": "uni", "position": "omni"}  # in the literature
 @final
 @dataclass(frozen=True)
 class Descriptor:
-    """Behaviours are told apart by these numbers, each between its `low` and its `high`."""
+    """Behaviors are told apart by these numbers, each between its `low` and its `high`."""
 
     of: Callable[[Any, Any], Any]
     """Gives the numbers after each step: of (environment, observation), for a native environment
@@ -65,7 +65,7 @@ def find_descriptor(
         raise ConfigError(
             f"{where} has no descriptors of its own: give a Descriptor(of, low, high), where "
             "of(env, observation) (native environments: of(state, observation)) gives the numbers "
-            "that tell behaviours apart"
+            "that tell behaviors apart"
         )
     if wanted is None:
         return next(iter(available.values()))

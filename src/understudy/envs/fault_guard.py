@@ -26,7 +26,7 @@ _log = logging.getLogger("understudy.envs")
 @final
 @dataclass(frozen=True)
 class Guard:
-    """How much of an environment's misbehaviour a run puts up with."""
+    """How much of an environment's misbehavior a run puts up with."""
 
     step_timeout: float = 60.0
     """Seconds a worker process has for one step of its environments; then it is replaced. An

@@ -85,7 +85,7 @@ class EnvSource:
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
-        """By what behaviours here can be told apart, the usual one first."""
+        """By what behaviors here can be told apart, the usual one first."""
         return descriptors_of(self.name)
 
 

@@ -1,4 +1,4 @@
-"""What tells behaviours of Gymnasium's MuJoCo walkers apart.
+"""What tells behaviors of Gymnasium's MuJoCo walkers apart.
 
 Free of JAX: environment workers import it.
 """

@@ -149,9 +149,9 @@ def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
     return _border(spec.action).to_real(action)
 
 
-def to_normalised(action: np.ndarray, spec: Spec) -> np.ndarray:
+def to_normalized(action: np.ndarray, spec: Spec) -> np.ndarray:
     """The inverse of `to_real`. A dimension whose bounds coincide maps to 0."""
-    return _border(spec.action).to_normalised(action)
+    return _border(spec.action).to_normalized(action)
 
 
 @final
@@ -181,7 +181,7 @@ class Border:
         self._identity = not action.bounded or bool((low == -1).all() and (high == 1).all())
         if action.bounded:
             # Halved before they are added: the widest bounds must not overflow.
-            self._centre, self._half = low / 2 + high / 2, high / 2 - low / 2
+            self._center, self._half = low / 2 + high / 2, high / 2 - low / 2
         if not self._identity:  # clipped while still in float64, where nothing overflows
             self._low, self._high = self._low.astype(np.float64), self._high.astype(np.float64)
 
@@ -198,13 +198,13 @@ class Border:
             real = np.maximum(action, self._low)
         else:
             # In float64, so that -1 and 1 arrive at the bounds and not next to them.
-            real = action * self._half + self._centre
+            real = action * self._half + self._center
             np.maximum(real, self._low, out=real)
         np.minimum(real, self._high, out=real)
         real = real.astype(np.float32, copy=False)
         return real if self._flat else real.reshape(len(real), *self._row_shape)
 
-    def to_normalised(self, action: np.ndarray) -> np.ndarray:
+    def to_normalized(self, action: np.ndarray) -> np.ndarray:
         if self._counted and not self._row_shape:
             return action.reshape(-1).astype(np.int32) - np.int32(self._start)
         flat = action.reshape(len(action), -1)
@@ -215,7 +215,7 @@ class Border:
         if self._identity:
             return flat.astype(np.float32)
         half = np.where(self._half > 0, self._half, 1)
-        return np.clip((flat - self._centre) / half, -1, 1).astype(np.float32)
+        return np.clip((flat - self._center) / half, -1, 1).astype(np.float32)
 
 
 @lru_cache(maxsize=64)

@@ -52,7 +52,7 @@ class ProcessEnvs(HostEnvs):
         self._seeds, self._guard = seeds, guard
         self._group = Group(edges)
         # Also when the owner forgets to. At the program's end it must run before multiprocessing
-        # waits for its children, which only this finaliser of its own guarantees.
+        # waits for its children, which only this finalizer of its own guarantees.
         self._board: Board | None = None
         self._finalizer = Finalize(self, self._group.close, exitpriority=10)
         try:

@@ -49,7 +49,7 @@ class Waiting(NamedTuple):
 @final
 class Group:
     """Knows nothing of what the environments do. Separate from the `ProcessEnvs` that owns it,
-    so that a finaliser can close it after the owner is gone."""
+    so that a finalizer can close it after the owner is gone."""
 
     def __init__(self, edges: list[int]):
         self.spans = list(itertools.pairwise(edges))

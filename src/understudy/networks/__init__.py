@@ -23,7 +23,7 @@ from understudy.networks.heads import (
     StateValue,
 )
 from understudy.networks.mlp import MLP, Linear
-from understudy.networks.normalizer import Moments, fresh_moments, normalise, take_in
+from understudy.networks.normalizer import Moments, fresh_moments, normalize, take_in
 from understudy.networks.state_dependent import (
     StateDependentActor,
     exploration_matrices,
@@ -58,7 +58,7 @@ __all__ = [
     "exploration_matrices",
     "fresh_moments",
     "lend",
-    "normalise",
+    "normalize",
     "perceive",
     "seen_by_both",
     "state_dependent_noise",

@@ -8,7 +8,7 @@ from understudy.networks.custom import EncoderMaker, Networks, build_encoder
 from understudy.networks.encoders import Borrowed, Senses, make_senses, with_senses
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
-from understudy.networks.initializers import INITIALISERS, scaled
+from understudy.networks.initializers import INITIALIZERS, scaled
 from understudy.networks.mlp import MLP
 from understudy.types import Key, Spec, Tree
 
@@ -26,7 +26,7 @@ def make_actor(
 ) -> Any:
     """An actor: the standard encoder (or the user's) under the given head.
 
-    `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialisation.
+    `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialization.
     With `borrow` it sees by the critics' senses, if observations need any.
     """
     encoder_key, head_key = jax.random.split(key)
@@ -38,16 +38,16 @@ def make_actor(
             _sizes(config.actor_hidden_sizes, config),
             key,
             activation=config.activation,
-            initialisation=config.initialisation,
+            initialization=config.initialization,
         )
 
     encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
-    actor = head(encoder, features, spec.action.size, head_key, scaled(config.initialisation, gain))
+    actor = head(encoder, features, spec.action.size, head_key, scaled(config.initialization, gain))
     return with_senses(actor, Borrowed() if borrow and isinstance(senses, Senses) else senses)
 
 
 def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
-    """`config.num_critics` independently initialised Q(s, a), stacked."""
+    """`config.num_critics` independently initialized Q(s, a), stacked."""
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
     senses, seen = _senses(spec, config, networks, key)
 
@@ -55,7 +55,7 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
         encoder_key, head_key = jax.random.split(key)
         inputs = seen + spec.action.size
         encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
-        return QCritic(encoder, features, head_key, INITIALISERS[config.initialisation])
+        return QCritic(encoder, features, head_key, INITIALIZERS[config.initialization])
 
     return _seeing(senses, ensemble(make, config.num_critics, key))
 
@@ -63,14 +63,14 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
 def make_q_values(
     spec: Spec, config: Any, networks: Networks, key: Key, dueling: bool = False
 ) -> Tree:
-    """`config.num_critics` independently initialised Q(s, ·) over discrete choices, stacked.
+    """`config.num_critics` independently initialized Q(s, ·) over discrete choices, stacked.
 
     With `dueling` the last hidden layer is there twice, once for the value and once for
     the advantages; a user's encoder takes the place of the layers before it. Where there are no
     hidden layers, each stream has one of 512 units, as in Wang et al. (2016).
     """
     sizes = _sizes(config.critic_hidden_sizes, config)
-    initialiser = INITIALISERS[config.initialisation]
+    initializer = INITIALIZERS[config.initialization]
     choices = spec.action.n  # type: ignore[union-attr]
     senses, inputs = _senses(spec, config, networks, key)
 
@@ -79,7 +79,7 @@ def make_q_values(
         encoder, features = build_encoder(
             networks.critic_encoder, _layers(sizes, config), inputs, encoder_key
         )
-        return QValues(encoder, features, choices, head_key, initialiser)
+        return QValues(encoder, features, choices, head_key, initializer)
 
     def make_dueling(key: Key) -> DuelingQValues:
         encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
@@ -89,7 +89,7 @@ def make_q_values(
         width = sizes[-1] if sizes else STREAM_SIZE
         own = _layers((width,), config)
         streams = own(features, value_key), own(features, advantage_key)
-        return DuelingQValues(encoder, streams, width, choices, head_key, initialiser)
+        return DuelingQValues(encoder, streams, width, choices, head_key, initializer)
 
     return _seeing(senses, ensemble(make_dueling if dueling else make, config.num_critics, key))
 
@@ -108,7 +108,7 @@ def make_value(
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
     senses, inputs = _senses(spec, config, networks, key)
     encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
-    value = StateValue(encoder, features, head_key, scaled(config.initialisation, gain))
+    value = StateValue(encoder, features, head_key, scaled(config.initialization, gain))
     return with_senses(value, Borrowed() if borrow and isinstance(senses, Senses) else senses)
 
 
@@ -132,7 +132,7 @@ def _layers(sizes: tuple[int, ...], config: Any) -> EncoderMaker:
             key,
             activation=config.activation,
             layer_norm=config.layer_norm,
-            initialisation=config.initialisation,
+            initialization=config.initialization,
         )
 
     return make

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from understudy.networks.initializers import INITIALISERS
+from understudy.networks.initializers import INITIALIZERS
 from understudy.networks.mlp import Linear
 from understudy.types import ConfigError, Key
 
@@ -39,10 +39,10 @@ class Conv(eqx.Module):
         *,
         stride: int = 1,
         padding: str = "VALID",
-        initialisation: str = "kaiming",
+        initialization: str = "kaiming",
     ):
         # A convolution is a linear layer on every patch, and begins like one.
-        layer = Linear(kernel * kernel * inputs, outputs, key, INITIALISERS[initialisation])
+        layer = Linear(kernel * kernel * inputs, outputs, key, INITIALIZERS[initialization])
         self.weight = layer.weight.reshape(kernel, kernel, inputs, outputs)
         self.bias = layer.bias
         self.stride = stride
@@ -105,7 +105,7 @@ class NatureCNN(eqx.Module):
         shape: tuple[int, int, int],
         key: Key,
         features: int = 512,
-        initialisation: str = "kaiming",
+        initialization: str = "kaiming",
     ):
         if min(shape[:2]) < NATURE_SMALLEST:
             raise ConfigError(
@@ -115,14 +115,14 @@ class NatureCNN(eqx.Module):
         keys = jax.random.split(key, 4)
         plan = ((shape[2], 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
         self.convolutions = tuple(
-            Conv(inputs, outputs, kernel, own, stride=stride, initialisation=initialisation)
+            Conv(inputs, outputs, kernel, own, stride=stride, initialization=initialization)
             for (inputs, outputs, kernel, stride), own in zip(plan, keys[:3], strict=True)
         )
         sides = shape[:2]
         for _, _, kernel, stride in plan:
             sides = tuple((side - kernel) // stride + 1 for side in sides)
         flat = math.prod(sides) * plan[-1][1]
-        self.linear = Linear(flat, features, keys[3], INITIALISERS[initialisation])
+        self.linear = Linear(flat, features, keys[3], INITIALIZERS[initialization])
 
     def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
         seen, batch = _rows(x)
@@ -143,7 +143,7 @@ class SmallCNN(eqx.Module):
         shape: tuple[int, int, int],
         key: Key,
         features: int = 128,
-        initialisation: str = "kaiming",
+        initialization: str = "kaiming",
     ):
         if min(shape[:2]) < SMALL_SMALLEST:
             raise ConfigError(
@@ -151,9 +151,9 @@ class SmallCNN(eqx.Module):
                 f"got {shape[0]}×{shape[1]}: use 'impala', which takes any size"
             )
         convolution_key, linear_key = jax.random.split(key)
-        self.convolution = Conv(shape[2], 16, 3, convolution_key, initialisation=initialisation)
+        self.convolution = Conv(shape[2], 16, 3, convolution_key, initialization=initialization)
         flat = (shape[0] - 2) * (shape[1] - 2) * 16
-        self.linear = Linear(flat, features, linear_key, INITIALISERS[initialisation])
+        self.linear = Linear(flat, features, linear_key, INITIALIZERS[initialization])
 
     def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
         rows, batch = _rows(x)
@@ -167,9 +167,9 @@ class Residual(eqx.Module):
     first: Conv
     second: Conv
 
-    def __init__(self, channels: int, key: Key, initialisation: str):
+    def __init__(self, channels: int, key: Key, initialization: str):
         self.first, self.second = (
-            Conv(channels, channels, 3, own, padding="SAME", initialisation=initialisation)
+            Conv(channels, channels, 3, own, padding="SAME", initialization=initialization)
             for own in jax.random.split(key)
         )
 
@@ -184,12 +184,12 @@ class Section(eqx.Module):
     convolution: Conv
     blocks: tuple[Residual, Residual]
 
-    def __init__(self, inputs: int, outputs: int, key: Key, initialisation: str):
+    def __init__(self, inputs: int, outputs: int, key: Key, initialization: str):
         keys = jax.random.split(key, 3)
         self.convolution = Conv(
-            inputs, outputs, 3, keys[0], padding="SAME", initialisation=initialisation
+            inputs, outputs, 3, keys[0], padding="SAME", initialization=initialization
         )
-        first, second = (Residual(outputs, own, initialisation) for own in keys[1:])
+        first, second = (Residual(outputs, own, initialization) for own in keys[1:])
         self.blocks = (first, second)
 
     def __call__(self, x: Float[Array, "rows H W inputs"]) -> Float[Array, "rows h w outputs"]:
@@ -211,16 +211,16 @@ class ImpalaCNN(eqx.Module):
         shape: tuple[int, int, int],
         key: Key,
         features: int = 256,
-        initialisation: str = "kaiming",
+        initialization: str = "kaiming",
     ):
         keys = jax.random.split(key, 4)
         widths = (shape[2], 16, 32, 32)
         self.sections = tuple(
-            Section(widths[place], widths[place + 1], keys[place], initialisation)
+            Section(widths[place], widths[place + 1], keys[place], initialization)
             for place in range(3)
         )
         flat = math.prod(-(-side // 8) for side in shape[:2]) * widths[-1]  # halved thrice
-        self.linear = Linear(flat, features, keys[3], INITIALISERS[initialisation])
+        self.linear = Linear(flat, features, keys[3], INITIALIZERS[initialization])
 
     def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
         seen, batch = _rows(x)

@@ -235,4 +235,4 @@ def _picture(spec: ArraySpec, config: Any, key: Key) -> Picture:
     shape = image_shape(spec.shape, spec.frames)
     kind = ENCODERS[fitting(shape) if config.encoder == "auto" else config.encoder]
     features = {} if config.encoder_features is None else {"features": config.encoder_features}
-    return Picture(kind(shape, key, initialisation=config.initialisation, **features), spec)
+    return Picture(kind(shape, key, initialization=config.initialization, **features), spec)

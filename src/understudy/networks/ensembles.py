@@ -20,7 +20,7 @@ class Critics(eqx.Module):
 
 
 def ensemble(make: Callable[[Key], Any], size: int, key: Key) -> Tree:
-    """`size` networks, each initialised from a key of its own (never clones of one another)."""
+    """`size` networks, each initialized from a key of its own (never clones of one another)."""
     return jax.vmap(make)(jax.random.split(key, size))
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks.encoders import Plain
-from understudy.networks.initializers import Initialiser
+from understudy.networks.initializers import Initializer
 from understudy.networks.mlp import Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.types import ConfigError, Key, Observation
@@ -38,10 +38,10 @@ class DeterministicActor(eqx.Module):
     head: Linear
 
     def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
+        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, action_size, key, initialiser)
+        self.head = Linear(features, action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> Array:
         return jnp.tanh(self.head(self.encoder(self.senses(observation))))
@@ -59,11 +59,11 @@ class SquashedGaussianActor(eqx.Module):
     head: Linear
 
     def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
+        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
         self.senses, self.encoder = Plain(), encoder
         # One product for both halves: cheaper than two thin ones.
-        self.head = Linear(features, 2 * action_size, key, initialiser)
+        self.head = Linear(features, 2 * action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> tuple[Array, Array]:
         mean, log_std = jnp.split(self.head(self.encoder(self.senses(observation))), 2, axis=-1)
@@ -88,11 +88,11 @@ class GaussianActor(eqx.Module):
         features: int,
         action_size: int,
         key: Key,
-        initialiser: Initialiser,
+        initializer: Initializer,
         initial_log_std: int | float = 0.0,
     ):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, action_size, key, initialiser)
+        self.head = Linear(features, action_size, key, initializer)
         self.log_std = jnp.full(action_size, initial_log_std, jnp.float32)
 
     def __call__(self, observation: Observation) -> Gaussian:
@@ -120,7 +120,7 @@ class BoundedGaussianActor(eqx.Module):
         features: int,
         action_size: int,
         key: Key,
-        initialiser: Initialiser,
+        initializer: Initializer,
         initial_std: int | float = 0.5,
     ):
         if not STD_MIN < initial_std < STD_MAX:
@@ -129,7 +129,7 @@ class BoundedGaussianActor(eqx.Module):
             )
         self.senses, self.encoder = Plain(), encoder
         part = (initial_std - STD_MIN) / (STD_MAX - STD_MIN)
-        head = Linear(features, 2 * action_size, key, initialiser)
+        head = Linear(features, 2 * action_size, key, initializer)
         # The half that makes the deviation starts without weights: `initial_std` in every state.
         self.head = eqx.tree_at(
             lambda head: (head.weight, head.bias),
@@ -158,10 +158,10 @@ class CategoricalActor(eqx.Module):
     head: Linear
 
     def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initialiser: Initialiser
+        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, action_size, key, initialiser)
+        self.head = Linear(features, action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> Categorical:
         return Categorical(self.head(self.encoder(self.senses(observation))))
@@ -185,13 +185,13 @@ class MultiCategoricalActor(eqx.Module):
         features: int,
         action_size: int,
         key: Key,
-        initialiser: Initialiser,
+        initializer: Initializer,
         choices: tuple[int, ...],
     ):
         if sum(choices) != action_size:
             raise ValueError(f"{choices} are {sum(choices)} choices, not {action_size}")
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, action_size, key, initialiser)
+        self.head = Linear(features, action_size, key, initializer)
         self.choices = choices
 
     def __call__(self, observation: Observation) -> MultiCategorical:
@@ -213,9 +213,9 @@ class QCritic(eqx.Module):
     encoder: Any
     head: Linear
 
-    def __init__(self, encoder: Any, features: int, key: Key, initialiser: Initialiser):
+    def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, 1, key, initialiser)
+        self.head = Linear(features, 1, key, initializer)
 
     def __call__(
         self,
@@ -234,9 +234,9 @@ class StateValue(eqx.Module):
     encoder: Any
     head: Linear
 
-    def __init__(self, encoder: Any, features: int, key: Key, initialiser: Initialiser):
+    def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, 1, key, initialiser)
+        self.head = Linear(features, 1, key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch"]:
         return self.head(self.encoder(self.senses(observation)))[..., 0]
@@ -251,10 +251,10 @@ class QValues(eqx.Module):
     head: Linear
 
     def __init__(
-        self, encoder: Any, features: int, choices: int, key: Key, initialiser: Initialiser
+        self, encoder: Any, features: int, choices: int, key: Key, initializer: Initializer
     ):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, choices, key, initialiser)
+        self.head = Linear(features, choices, key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
         return self.head(self.encoder(self.senses(observation)))
@@ -281,13 +281,13 @@ class DuelingQValues(eqx.Module):
         features: int,
         choices: int,
         key: Key,
-        initialiser: Initialiser,
+        initializer: Initializer,
     ):
         value_key, advantage_key = jax.random.split(key)
         self.senses, self.encoder = Plain(), encoder
         self.streams = streams
-        self.value = Linear(features, 1, value_key, initialiser)
-        self.advantage = Linear(features, choices, advantage_key, initialiser)
+        self.value = Linear(features, 1, value_key, initializer)
+        self.advantage = Linear(features, choices, advantage_key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
         shared = self.encoder(self.senses(observation))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from understudy.types import Key
 
-Initialiser = Callable[[Key, int, int], Float[Array, "inputs outputs"]]
+Initializer = Callable[[Key, int, int], Float[Array, "inputs outputs"]]
 
 
 def kaiming(key: Key, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
@@ -30,7 +30,7 @@ def orthogonal(
 ) -> Float[Array, "inputs outputs"]:
     """Orthonormal columns (or rows, where there are fewer of them) times `gain`.
 
-    Seeds are initialised one after another: a QR decomposition of several matrices at once can
+    Seeds are initialized one after another: a QR decomposition of several matrices at once can
     wait for itself for ever on few CPU cores (jaxlib 0.10.2)."""
 
     def draw(key: Key) -> Float[Array, "inputs outputs"]:
@@ -39,21 +39,21 @@ def orthogonal(
     return gain * jax.custom_batching.sequential_vmap(draw)(key)
 
 
-INITIALISERS: dict[str, Initialiser] = {
+INITIALIZERS: dict[str, Initializer] = {
     "he": he,
     "kaiming": kaiming,
     "orthogonal": orthogonal,
 }
 
 
-def scaled(initialisation: str, gain: int | float | None) -> Initialiser:
-    """The named initialiser with a gain of its own; without one (None) it stays as it is.
+def scaled(initialization: str, gain: int | float | None) -> Initializer:
+    """The named initializer with a gain of its own; without one (None) it stays as it is.
 
     For orthogonal weights the gain replaces √2. Others are multiplied by it: their spread is
     already set by the number of inputs. A layer with a gain starts with a bias of zero, or a
     head that is meant to start small would start at its bias instead.
     """
-    plain = INITIALISERS[initialisation]
+    plain = INITIALIZERS[initialization]
     if gain is None:
         return plain
     if plain is orthogonal:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.initializers import INITIALISERS, Initialiser
+from understudy.networks.initializers import INITIALIZERS, Initializer
 from understudy.types import Key
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -31,13 +31,13 @@ class Linear(eqx.Module):
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]
 
-    def __init__(self, inputs: int, outputs: int, key: Key, initialiser: Initialiser | None = None):
+    def __init__(self, inputs: int, outputs: int, key: Key, initializer: Initializer | None = None):
         weight_key, bias_key = jax.random.split(key)
-        if initialiser is None or initialiser is INITIALISERS["kaiming"]:
-            self.weight = INITIALISERS["kaiming"](weight_key, inputs, outputs)
-            self.bias = INITIALISERS["kaiming"](bias_key, inputs, outputs)[0]
+        if initializer is None or initializer is INITIALIZERS["kaiming"]:
+            self.weight = INITIALIZERS["kaiming"](weight_key, inputs, outputs)
+            self.bias = INITIALIZERS["kaiming"](bias_key, inputs, outputs)[0]
         else:
-            self.weight = initialiser(weight_key, inputs, outputs)
+            self.weight = initializer(weight_key, inputs, outputs)
             self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
@@ -56,9 +56,9 @@ class LayerNorm(eqx.Module):
         self.offset = jnp.zeros(size)
 
     def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
+        centered = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(centered**2, axis=-1, keepdims=True)
+        return centered * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
 
 
 @final
@@ -77,13 +77,13 @@ class MLP(eqx.Module):
         *,
         activation: str = "relu",
         layer_norm: bool = False,
-        initialisation: str = "kaiming",
+        initialization: str = "kaiming",
     ):
         sizes = (inputs, *hidden_sizes)
         keys = jax.random.split(key, len(hidden_sizes))
-        initialiser = INITIALISERS[initialisation]
+        initializer = INITIALIZERS[initialization]
         self.layers = tuple(
-            Linear(sizes[i], sizes[i + 1], keys[i], initialiser) for i in range(len(hidden_sizes))
+            Linear(sizes[i], sizes[i + 1], keys[i], initializer) for i in range(len(hidden_sizes))
         )
         self.norms = tuple(LayerNorm(size) for size in hidden_sizes) if layer_norm else ()
         self.activation = activation

@@ -1,6 +1,6 @@
 """Running mean and variance, and inputs brought to zero mean and unit variance by them.
 
-Everything is float32, so nothing here subtracts large sums from each other: rows are centred
+Everything is float32, so nothing here subtracts large sums from each other: rows are centered
 before they are squared, and two sets of rows are merged by the difference of their means (Chan
 et al., 1983).
 """
@@ -25,7 +25,7 @@ class Moments(NamedTuple):
 
 
 def fresh_moments(shape: tuple[int, ...]) -> Moments:
-    """Of no rows at all: mean zero and variance one, so that `normalise` changes nothing."""
+    """Of no rows at all: mean zero and variance one, so that `normalize` changes nothing."""
     # No array is there twice: a program that is given its state for good takes each only once.
     return Moments(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape), jnp.zeros(shape))
 
@@ -54,12 +54,12 @@ def take_in(
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
 
 
-def normalise(
+def normalize(
     moments: Moments, x: Shaped[Array, "..."], clip: int | float = 10.0
 ) -> Float[Array, "..."]:
     """Zero mean and unit variance, and never further than `clip` from zero."""
-    standardised = (x - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
-    return jnp.clip(standardised, -clip, clip)
+    standardized = (x - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
+    return jnp.clip(standardized, -clip, clip)
 
 
 def _moments_of(
@@ -76,6 +76,6 @@ def _moments_of(
         return jnp.sum(jnp.where(mask, values, 0.0), axis=0) / divisor
 
     rough = mean_of(rows)
-    centred = rows - rough
-    correction = mean_of(centred)
-    return count, rough, correction, mean_of((centred - correction) ** 2)
+    centered = rows - rough
+    correction = mean_of(centered)
+    return count, rough, correction, mean_of((centered - correction) ** 2)

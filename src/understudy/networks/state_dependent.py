@@ -1,4 +1,4 @@
-"""Generalised state-dependent exploration (Raffin et al., 2020, arXiv 2005.05719).
+"""Generalized state-dependent exploration (Raffin et al., 2020, arXiv 2005.05719).
 
 The noise on an action is a linear function of the features of the state. Its matrix is drawn
 once and kept for a while: equal states get equal noise, and a trajectory stays smooth. Over
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks.encoders import Plain
-from understudy.networks.initializers import Initialiser
+from understudy.networks.initializers import Initializer
 from understudy.networks.mlp import Linear
 from understudy.types import Key, Observation
 
@@ -36,11 +36,11 @@ class StateDependentActor(eqx.Module):
         features: int,
         action_size: int,
         key: Key,
-        initialiser: Initialiser,
+        initializer: Initializer,
         initial_log_std: int | float = -2.0,
     ):
         self.senses, self.encoder = Plain(), encoder
-        self.head = Linear(features, action_size, key, initialiser)
+        self.head = Linear(features, action_size, key, initializer)
         self.log_std = jnp.full((features, action_size), initial_log_std, jnp.float32)
 
     def __call__(

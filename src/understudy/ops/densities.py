@@ -18,8 +18,8 @@ def gaussian_log_prob(
     log_std: Float[Array, "*batch action"],
 ) -> Float[Array, "*batch"]:
     """Log-density of independent Gaussians, summed over the action's dimensions."""
-    standardised = (value - mean) * jnp.exp(-log_std)
-    return jnp.sum(-0.5 * (standardised**2 + _LOG_TWO_PI) - log_std, axis=-1)
+    standardized = (value - mean) * jnp.exp(-log_std)
+    return jnp.sum(-0.5 * (standardized**2 + _LOG_TWO_PI) - log_std, axis=-1)
 
 
 def log_tanh_slope(pre_squash: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -32,7 +32,7 @@ def squashed_gaussian_sample(
     log_std: Float[Array, "*batch action"],
     noise: Float[Array, "*batch action"],
 ) -> tuple[Float[Array, "*batch action"], Float[Array, "*batch"]]:
-    """The reparameterised action tanh(mean + std·noise) and its log-density."""
+    """The reparameterized action tanh(mean + std·noise) and its log-density."""
     pre_squash = mean + jnp.exp(log_std) * noise
     gaussian = jnp.sum(-0.5 * (noise**2 + _LOG_TWO_PI) - log_std, axis=-1)
     return jnp.tanh(pre_squash), gaussian - jnp.sum(log_tanh_slope(pre_squash), axis=-1)

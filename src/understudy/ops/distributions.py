@@ -27,7 +27,7 @@ class Gaussian(NamedTuple):
         return self.mean
 
     def sample(self, key: Key) -> Float[Array, "*batch action"]:
-        """Reparameterised: gradients reach the mean and the spread."""
+        """Reparameterized: gradients reach the mean and the spread."""
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         return self.mean + jnp.exp(self.log_std) * noise
 

@@ -1,7 +1,7 @@
 """MPO's E-step: the best policy within a KL ball around the prior, and how soft it must be.
 
 Of all policies q with KL(q ‖ prior) ≤ ε, the one of highest expected Q is prior · exp(Q/η),
-normalised; the temperature η is the multiplier of the bound, found by descending a convex dual
+normalized; the temperature η is the multiplier of the bound, found by descending a convex dual
 (Abdolmaleki et al., 2018, appendix D).
 """
 

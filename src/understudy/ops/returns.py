@@ -40,7 +40,7 @@ def gae(
     next_value: Float[Array, "time envs"],
     trace_decay: Scalar,
 ) -> Float[Array, "time envs"]:
-    """Generalised advantage estimates (Schulman et al., 2016, eq. 16) with `trace_decay` γ·λ.
+    """Generalized advantage estimates (Schulman et al., 2016, eq. 16) with `trace_decay` γ·λ.
 
     Two ends are kept apart: `discount` is zero where the task terminated, so nothing is
     bootstrapped there; `last` cuts the trace at any end of an episode, so a truncated one still

@@ -76,13 +76,13 @@ def mean_with_band(
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds))
     times_drawn = (drawn[:, :, None] == np.arange(seeds)).sum(axis=1)  # [resamples, seeds]
     with np.errstate(invalid="ignore", divide="ignore"):
-        centre = filled.sum(axis=0) / present.sum(axis=0)
+        center = filled.sum(axis=0) / present.sum(axis=0)
         means = (times_drawn @ filled) / (times_drawn @ present)  # [resamples, points]
-    # A resample may miss every seed that has a value at a point; the centre says nothing new.
-    means = np.where(np.isfinite(means), means, centre)
+    # A resample may miss every seed that has a value at a point; the center says nothing new.
+    means = np.where(np.isfinite(means), means, center)
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
-    return centre, low, high
+    return center, low, high
 
 
 def summary(returns: Values) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def summary(returns: Values) -> dict[str, Any]:
 def _numbers(values: Values) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.size == 0:
-        raise ValueError("there are no values to summarise")
+        raise ValueError("there are no values to summarize")
     return np.atleast_1d(numbers)
 
 

@@ -9,7 +9,7 @@ from understudy.algorithms.td3 import TD3Config
 
 # Of the DCRL authors' configuration of PGA-MAP-Elites; sources in docs/presets.md.
 _PUBLISHED = dict(critic_steps=3_000, policy_steps=150, policy_learning_rate=5e-3, batch_size=100)
-_POINT = dict(generation_size=128, hidden_sizes=(64, 64), initialisation="he", score_offset=-110.0)
+_POINT = dict(generation_size=128, hidden_sizes=(64, 64), initialization="he", score_offset=-110.0)
 _WALKERS = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Ant-v5", "brax")
 
 
@@ -34,7 +34,7 @@ class QDConfig(Config):
     """Hidden layers of the policies."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of all hidden layers."""
-    initialisation: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
+    initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights begin. Larger ones (he) make the first policies differ more where observations
     are small; where these are not, actions hang at their bounds."""
     iso_sigma: float = setting(0.005, at_least=0.0)
@@ -47,7 +47,7 @@ class QDConfig(Config):
         return TD3Config(
             actor_hidden_sizes=self.hidden_sizes,
             activation=self.activation,
-            initialisation=self.initialisation,
+            initialization=self.initialization,
         )
 
 
@@ -92,7 +92,7 @@ class PGAMEConfig(QDConfig):
     noise_clip: float = setting(0.5, at_least=0.0)
     """Bound of the smoothing noise."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialised critics; the smallest opinion counts."""
+    """Independently initialized critics; the smallest opinion counts."""
     reward_scale: float = setting(1.0)
     """Factor on rewards when a batch is sampled."""
 
@@ -122,7 +122,7 @@ class PGAMEConfig(QDConfig):
     def td3(self) -> TD3Config:
         shared = ("learning_rate", "critic_hidden_sizes", "batch_size", "buffer_size", "gamma",
                   "tau", "policy_delay", "policy_noise", "noise_clip", "num_critics",
-                  "reward_scale", "activation", "initialisation")  # fmt: skip
+                  "reward_scale", "activation", "initialization")  # fmt: skip
         settings = {name: getattr(self, name) for name in shared}
         return TD3Config(
             actor_hidden_sizes=self.hidden_sizes,

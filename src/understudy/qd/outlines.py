@@ -40,8 +40,8 @@ def outlines(cells: Cells) -> list[np.ndarray]:
     if isinstance(cells, Grid):
         polygons = _boxes((*cells.shape, 1)[:2])
     else:
-        centres = np.asarray(unit(cells, cells.centroids), float)
-        polygons = _strips(centres[:, 0]) if cells.size == 1 else _nearest_regions(centres)
+        centers = np.asarray(unit(cells, cells.centroids), float)
+        polygons = _strips(centers[:, 0]) if cells.size == 1 else _nearest_regions(centers)
     return [low + polygon * (high - low) for polygon in polygons]
 
 
@@ -70,36 +70,36 @@ def _boxes(shape: tuple[int, ...]) -> list[np.ndarray]:
     return list((places[:, None] + BOX) / np.array(shape))
 
 
-def _strips(centres: np.ndarray) -> list[np.ndarray]:
-    order = np.argsort(centres, kind="stable")
-    middles = (centres[order][1:] + centres[order][:-1]) / 2
+def _strips(centers: np.ndarray) -> list[np.ndarray]:
+    order = np.argsort(centers, kind="stable")
+    middles = (centers[order][1:] + centers[order][:-1]) / 2
     edges = np.concatenate([[0.0], middles, [1.0]])
-    strips = [BOX] * len(centres)
+    strips = [BOX] * len(centers)
     for place, number in enumerate(order):
         start, end = edges[place], edges[place + 1]
         strips[number] = np.array([start, 0.0]) + BOX * np.array([end - start, 1.0])
     return strips
 
 
-def _nearest_regions(centres: np.ndarray) -> list[np.ndarray]:
+def _nearest_regions(centers: np.ndarray) -> list[np.ndarray]:
     """The Voronoi cells of points in the unit box: of the box, what lies nearer to a point than to
-    each of its neighbours, from the nearest until one is too far away to take anything."""
+    each of its neighbors, from the nearest until one is too far away to take anything."""
     regions = []
-    for number, centre in enumerate(centres):
-        away = np.sum((centres - centre) ** 2, axis=1)
+    for number, center in enumerate(centers):
+        away = np.sum((centers - center) ** 2, axis=1)
         region = BOX
         for other in np.argsort(away, kind="stable"):
-            if away[other] > 4 * np.max(np.sum((region - centre) ** 2, axis=1)):
+            if away[other] > 4 * np.max(np.sum((region - center) ** 2, axis=1)):
                 break
             if other != number:
-                region = _nearer_half(region, centre, centres[other])
+                region = _nearer_half(region, center, centers[other])
         regions.append(region)
     return regions
 
 
-def _nearer_half(polygon: np.ndarray, centre: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """What of a convex polygon is nearer to `centre`."""
-    beyond = (polygon - (centre + other) / 2) @ (other - centre)  # negative on this side
+def _nearer_half(polygon: np.ndarray, center: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """What of a convex polygon is nearer to `center`."""
+    beyond = (polygon - (center + other) / 2) @ (other - center)  # negative on this side
     if (beyond <= 0).all():
         return polygon
     corners = []

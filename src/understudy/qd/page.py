@@ -159,7 +159,7 @@ def _commands(run: Run, found: Map | None) -> list[tuple[str, str]]:
         best = np.asarray(found.repertoire.descriptor)[int(found.repertoire.fitness.argmax())]
         at = _spelt(best)
         lines += [
-            ("play the policy that is nearest to a behaviour", f"eval {place} --at {at}"),
+            ("play the policy that is nearest to a behavior", f"eval {place} --at {at}"),
             ("take it elsewhere", f"export {place} policy.onnx --at {at}"),
         ]
     return lines

@@ -1,4 +1,4 @@
-"""A repertoire as a picture: each cell in the colour of its fitness, what is empty in grey.
+"""A repertoire as a picture: each cell in the color of its fitness, what is empty in gray.
 
 As a file by matplotlib, without pyplot, which keeps global state; and as SVG for a page without
 scripts, whose cells can be clicked.
@@ -25,7 +25,7 @@ from understudy.qd.repertoire import Repertoire, metrics
 from understudy.runs.files import write_whole
 from understudy.runs.plots import INK
 
-COLOURS = colormaps["viridis"]
+COLORS = colormaps["viridis"]
 EMPTY = "#e3e6ea"
 SOFT = "#6b7280"
 
@@ -56,7 +56,7 @@ def heat_map(
         _draw(axes, repertoire, panel, scale, names)
     for axes in grid[len(seen) :]:
         axes.set_visible(False)
-    bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, pad=0.02, aspect=30)
+    bar = figure.colorbar(ScalarMappable(scale, COLORS), ax=grid, pad=0.02, aspect=30)
     bar.set_label("fitness", color=INK)
     bar.outline.set_visible(False)  # type: ignore[operator]
     bar.ax.tick_params(colors=INK, length=0)
@@ -71,10 +71,10 @@ def heat_map(
 def _draw(
     axes: Axes, repertoire: Repertoire, panel: Panel, scale: Normalize, names: Sequence[str]
 ) -> None:
-    colours = _colours(repertoire, panel, scale)
+    colors = _colors(repertoire, panel, scale)
     thin = 0.0 if len(panel.polygons) > 2_000 else 0.4
     axes.add_collection(
-        PolyCollection(panel.polygons, facecolors=colours, edgecolors="white", linewidths=thin)
+        PolyCollection(panel.polygons, facecolors=colors, edgecolors="white", linewidths=thin)
     )
     low, high = repertoire.cells.low, repertoire.cells.high
     horizontal = panel.axes[0]
@@ -93,10 +93,10 @@ def _draw(
         spine.set_visible(False)
 
 
-def _colours(repertoire: Repertoire, panel: Panel, scale: Normalize) -> list[str]:
+def _colors(repertoire: Repertoire, panel: Panel, scale: Normalize) -> list[str]:
     fitness = np.asarray(repertoire.fitness)[panel.shown]
     return [
-        EMPTY if cell == NOTHING else to_hex(COLOURS(float(scale(number))))
+        EMPTY if cell == NOTHING else to_hex(COLORS(float(scale(number))))
         for cell, number in zip(panel.shown, fitness, strict=True)
     ]
 
@@ -165,7 +165,7 @@ def cells_svg(repertoire: Repertoire, names: Sequence[str], prefix: str = "cell"
     head = "".join(f"<th>{escape(name)}</th>" for name in ("cell", "fitness", *names, "evaluation"))
     return (
         f'<div class="repertoire"><p>{escape(_summary(repertoire))}. Click a cell to see what is '
-        f'in it.</p>\n{_colour_stops(prefix)}<div class="maps">\n{maps}</div>\n'
+        f'in it.</p>\n{_color_stops(prefix)}<div class="maps">\n{maps}</div>\n'
         f'<div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{about.rows()}</tbody></table></div></div>\n"
     )
@@ -209,8 +209,8 @@ def _map(repertoire: Repertoire, panel: Panel, scale: Normalize, about: _Told) -
     low = np.array([*(repertoire.cells.low[axis] for axis in panel.axes), 0.0][:2])
     high = np.array([*(repertoire.cells.high[axis] for axis in panel.axes), 1.0][:2])
     parts = []
-    for polygon, cell, colour in zip(
-        panel.polygons, panel.shown.tolist(), _colours(repertoire, panel, scale), strict=True
+    for polygon, cell, color in zip(
+        panel.polygons, panel.shown.tolist(), _colors(repertoire, panel, scale), strict=True
     ):
         places = (polygon - low) / (high - low)
         corners = " ".join(f"{LEFT + SIDE * x:.1f},{10 + height * (1 - y):.1f}" for x, y in places)
@@ -218,7 +218,7 @@ def _map(repertoire: Repertoire, panel: Panel, scale: Normalize, about: _Told) -
             parts.append(f'<path class="none" d="M{corners}Z"><title>empty</title></path>\n')
         else:
             parts.append(
-                f'<a href="#{about.link(cell)}"><path fill="{colour}" d="M{corners}Z">'
+                f'<a href="#{about.link(cell)}"><path fill="{color}" d="M{corners}Z">'
                 f"<title>{about.title(cell)}</title></path></a>\n"
             )
     names = [escape(about.names[axis]) for axis in panel.axes]
@@ -252,7 +252,7 @@ def _bar(scale: Normalize, height: float, prefix: str) -> str:
     middle = 10 + height / 2
     return (
         f'<rect x="{left}" y="10" width="14" height="{height}" '
-        f'fill="url(#{escape(prefix)}-colours)"/>'
+        f'fill="url(#{escape(prefix)}-colors)"/>'
         + _text(left + 20, 22.0, "start", top)
         + _text(left + 20, 10 + height, "start", bottom)
         + _text(left + 34, middle, "middle", "fitness",
@@ -264,14 +264,14 @@ def _text(x: float, y: float, anchor: str, text: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{text}</text>\n'
 
 
-def _colour_stops(prefix: str) -> str:
-    """The colours from the best down, and the style of the maps: once for all of them."""
+def _color_stops(prefix: str) -> str:
+    """The colors from the best down, and the style of the maps: once for all of them."""
     shares = np.linspace(0.0, 1.0, 9)
     stops = "".join(
-        f'<stop offset="{share:g}" stop-color="{to_hex(COLOURS(1 - share))}"/>' for share in shares
+        f'<stop offset="{share:g}" stop-color="{to_hex(COLORS(1 - share))}"/>' for share in shares
     )
     return (
         f'<svg width="0" height="0" style="position:absolute"><style>{STYLE}</style><defs>'
-        f'<linearGradient id="{escape(prefix)}-colours" x1="0" y1="0" x2="0" y2="1">{stops}'
+        f'<linearGradient id="{escape(prefix)}-colors" x1="0" y1="0" x2="0" y2="1">{stops}'
         "</linearGradient></defs></svg>\n"
     )

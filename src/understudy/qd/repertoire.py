@@ -1,4 +1,4 @@
-"""A repertoire: in every cell of the space of behaviours the best policy found there.
+"""A repertoire: in every cell of the space of behaviors the best policy found there.
 
 Nothing here changes a repertoire: `add` gives a new one. All functions can be jitted.
 """
@@ -20,7 +20,7 @@ NEVER = jnp.iinfo(jnp.int32).max
 class Repertoire(eqx.Module):
     policies: Tree  # [cells, ...]; zeros where empty
     fitness: Float[Array, " cells"]  # -inf where empty
-    descriptor: Float[Array, "cells size"]  # as measured; the centre of the cell where empty
+    descriptor: Float[Array, "cells size"]  # as measured; the center of the cell where empty
     born: Int32[Array, " cells"]  # the evaluation that put it there; -1 where empty
     cells: Cells
 
@@ -44,7 +44,7 @@ def empty(cells: Cells, policy_template: Tree) -> Repertoire:
     return Repertoire(
         policies=jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), policy_template),
         fitness=jnp.full(count, -jnp.inf, jnp.float32),
-        descriptor=jnp.copy(cells.centres),
+        descriptor=jnp.copy(cells.centers),
         born=jnp.full(count, -1, jnp.int32),
         cells=jax.tree.map(jnp.copy, cells),
     )

@@ -83,7 +83,7 @@ def refuse_other_cells(path: Path | str, found: Cells, wanted: Cells) -> None:
             f"{path} holds {found}, not {wanted}: ask for the same, or start anew"
         )
     same = (found.low, found.high) == (wanted.low, wanted.high)
-    if not same or not np.array_equal(found.centres, wanted.centres):
+    if not same or not np.array_equal(found.centers, wanted.centers):
         raise CheckpointError(
             f"{path} holds {found} with other {'centroids' if same else 'bounds'}: ask for the "
             "same (a CVT: its seed and samples), or start anew"

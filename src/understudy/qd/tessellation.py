@@ -1,5 +1,5 @@
-"""How the space of behaviours is cut into cells: a grid, or the cells of a centroidal Voronoi
-tessellation (CVT), each of the points nearest to its centre.
+"""How the space of behaviors is cut into cells: a grid, or the cells of a centroidal Voronoi
+tessellation (CVT), each of the points nearest to its center.
 
 Distances are in units of each range, so that numbers of unlike ranges weigh alike. A point out of
 bounds belongs to the cell at the edge.
@@ -52,7 +52,7 @@ class Grid(eqx.Module):
         return len(self.low)
 
     @property
-    def centres(self) -> Float[Array, "cells size"]:
+    def centers(self) -> Float[Array, "cells size"]:
         places = np.indices(self.shape).reshape(self.size, -1).T
         return _in_units((places + 0.5) / np.array(self.shape), self.low, self.high)
 
@@ -93,13 +93,13 @@ class Cvt(eqx.Module):
         return len(self.low)
 
     @property
-    def centres(self) -> Float[Array, "cells size"]:
+    def centers(self) -> Float[Array, "cells size"]:
         return self.centroids
 
     def cell_of(self, descriptor: Float[Array, "*batch size"]) -> Int32[Array, "*batch"]:
-        here, centres = unit(self, descriptor), unit(self, self.centroids)
+        here, centers = unit(self, descriptor), unit(self, self.centroids)
         # Axis by axis, so that nothing of [batch, cells, size] has to be kept.
-        squares = [(here[..., None, axis] - centres[..., axis]) ** 2 for axis in range(self.size)]
+        squares = [(here[..., None, axis] - centers[..., axis]) ** 2 for axis in range(self.size)]
         return jnp.argmin(sum(squares[1:], squares[0]), axis=-1).astype(jnp.int32)
 
 
@@ -155,7 +155,7 @@ def make_cvt(
 
 @final
 class _Buckets:
-    """Points in the unit box, neighbours together: all of a bucket share the few centroids that
+    """Points in the unit box, neighbors together: all of a bucket share the few centroids that
     can be nearest to them."""
 
     def __init__(self, points: np.ndarray):

@@ -1,6 +1,6 @@
-"""Charts for a page: SVG in the page's own colours, so that they follow light and dark.
+"""Charts for a page: SVG in the page's own colors, so that they follow light and dark.
 
-Matplotlib draws in placeholder colours, which become CSS variables.
+Matplotlib draws in placeholder colors, which become CSS variables.
 """
 
 import io
@@ -21,7 +21,7 @@ MOST_POINTS = 500
 
 INK, LINE, BLUE, ORANGE = "#010203", "#010204", "#010205", "#010206"
 VARIABLES = {INK: "--soft", LINE: "--line", BLUE: "--blue", ORANGE: "--orange"}
-COLOURS = {"evaluation": BLUE, "training": ORANGE}
+COLORS = {"evaluation": BLUE, "training": ORANGE}
 
 
 def wide_chart(found: Mapping[str, Sequence[Curve]], narrow: bool) -> str:
@@ -30,13 +30,13 @@ def wide_chart(found: Mapping[str, Sequence[Curve]], narrow: bool) -> str:
     def draw(axes: Axes) -> None:
         for name, curves in found.items():
             steps, returns = on_common_steps(list(curves))
-            centre, low, high = mean_with_band(returns)
+            center, low, high = mean_with_band(returns)
             width = 2.0 if name == "evaluation" else 1.3
-            _line(axes, steps, centre, COLOURS[name], width)
+            _line(axes, steps, center, COLORS[name], width)
             if len(curves) >= FEWEST_IN_A_BAND:
-                axes.fill_between(steps, low, high, color=COLOURS[name], alpha=0.2, lw=0)
+                axes.fill_between(steps, low, high, color=COLORS[name], alpha=0.2, lw=0)
             elif len(curves) > 1:
-                draw_seeds(axes, steps, returns, COLOURS[name])
+                draw_seeds(axes, steps, returns, COLORS[name])
 
     return _svg((4.6, 3.3) if narrow else (11.5, 4.2), draw, "learning curve")
 
@@ -45,12 +45,12 @@ def small_chart(steps: np.ndarray, values: np.ndarray) -> str:
     return _svg((3.6, 1.9), lambda axes: _line(axes, steps, values, BLUE, 1.5), "curve")
 
 
-def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, width: float) -> None:
+def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, color: str, width: float) -> None:
     every = -(-len(steps) // MOST_POINTS)
     # From the end: the newest value is always among them.
     steps, values = steps[::-1][::every], values[::-1][::every]
     marker = "o" if len(steps) <= 12 else None
-    axes.plot(steps, values, color=colour, lw=width, marker=marker, ms=2.5 * width**0.5)
+    axes.plot(steps, values, color=color, lw=width, marker=marker, ms=2.5 * width**0.5)
 
 
 def _svg(inches: tuple[float, float], draw: Callable[[Axes], None], name: str) -> str:
@@ -70,8 +70,8 @@ def _svg(inches: tuple[float, float], draw: Callable[[Axes], None], name: str) -
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     # Names of parts, which would occur once in every chart of the page.
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
+    for color, variable in VARIABLES.items():
+        svg = svg.replace(color, f"var({variable})")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 

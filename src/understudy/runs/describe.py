@@ -1,4 +1,4 @@
-"""A policy's networks, normaliser and action map as a `runner.Description`."""
+"""A policy's networks, normalizer and action map as a `runner.Description`."""
 
 import dataclasses
 import itertools
@@ -47,8 +47,8 @@ def describe(
     graph, seen = Graph(), "observation"
     if policy.seen is not None:
         deviation = np.sqrt(np.asarray(policy.seen.variance) + np.float32(1e-8))
-        mean = graph.keep("normaliser.mean", policy.seen.mean)
-        seen = graph.add("standardise", seen, mean, graph.keep("normaliser.deviation", deviation))
+        mean = graph.keep("normalizer.mean", policy.seen.mean)
+        seen = graph.add("standardize", seen, mean, graph.keep("normalizer.deviation", deviation))
         seen = graph.clip(seen, -10.0, 10.0)
     # The first part of every policy is the network that acts.
     senses: Any = getattr(policy[0], "senses", None)
@@ -313,7 +313,7 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
     ]
     value = graph.dense(streams[0], critic.value, f"{name}.value")
     advantage = graph.dense(streams[1], critic.advantage, f"{name}.advantage")
-    return graph.add("add", value, graph.add("centre", advantage))
+    return graph.add("add", value, graph.add("center", advantage))
 
 
 def _border(graph: Graph, x: str, spec: Spec) -> str:
@@ -328,7 +328,7 @@ def _border(graph: Graph, x: str, spec: Spec) -> str:
         low, high = np.array(action.low), np.array(action.high)
         if action.bounded and not ((low == -1).all() and (high == 1).all()):
             half = graph.keep("action.half", high / 2 - low / 2)
-            x = graph.add("scale", x, half, graph.keep("action.centre", low / 2 + high / 2))
+            x = graph.add("scale", x, half, graph.keep("action.center", low / 2 + high / 2))
         low = graph.keep("action.low", _round_up(low))
         x = graph.add("clip", x, low, graph.keep("action.high", _round_down(high)))
         flat = (action.size,)

@@ -1,4 +1,4 @@
-"""A policy as an ONNX model: normaliser and action map inside, no exploration.
+"""A policy as an ONNX model: normalizer and action map inside, no exploration.
 
 Opset 17 and IR version 8, which onnxruntime reads since 1.12. The input `observation` is
 [batch, *shape], and that of a Dict one input for each entry, by its name; the output `action` is in
@@ -192,7 +192,7 @@ class _Graph:
         return output
 
 
-def _standardise(graph: _Graph, x: str, mean: str, deviation: str, output: str) -> None:
+def _standardize(graph: _Graph, x: str, mean: str, deviation: str, output: str) -> None:
     graph.add("Div", graph.add("Sub", x, mean), deviation, output=output)
 
 
@@ -222,7 +222,7 @@ def _gelu(graph: _Graph, x: str, output: str) -> None:
     graph.add("Mul", graph.add("Mul", x, graph.number(0.5)), gate, output=output)
 
 
-def _centre(graph: _Graph, x: str, output: str) -> None:
+def _center(graph: _Graph, x: str, output: str) -> None:
     graph.add("Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1), output=output)
 
 
@@ -323,13 +323,13 @@ COMPOSED: dict[str, Callable[..., None]] = {
     "lstm": _lstm,
     "columns": _columns,
     "unravel": _unravel,
-    "standardise": _standardise,
+    "standardize": _standardize,
     "clip": _clip,
     "scale": _scale,
     "layer_norm": _layer_norm,
     "silu": _silu,
     "gelu": _gelu,
-    "centre": _centre,
+    "center": _center,
     "argmax": _argmax,
     "stack": _stack,
     "reshape": _reshape,

@@ -26,8 +26,8 @@ EVALUATION = "eval/mean_reward"
 TRAINING = ("rollout/ep_rew_mean", "rollout/ep_rew")  # the mean, and the stem of per-seed columns
 
 INK = "#30343b"
-# Okabe and Ito's colours, told apart by any eye; dashes tell apart what is still too close.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a")
+# Okabe and Ito's colors, told apart by any eye; dashes tell apart what is still too close.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
 MOST_NAMED_FIELDS = 3  # of a config, in a legend
 LARGEST_ABOUT = 2**24  # bytes of run.json
@@ -224,10 +224,10 @@ def spread_of(seeds: int, written: str = "") -> str:
     return f"mean and {what} of {written or seeds} seeds"
 
 
-def draw_seeds(axes: Axes, steps: np.ndarray, returns: np.ndarray, colour: str) -> None:
+def draw_seeds(axes: Axes, steps: np.ndarray, returns: np.ndarray, color: str) -> None:
     """Thin lines, or points where there is one evaluation only."""
     marker = "o" if steps.size == 1 else None
-    axes.plot(steps, returns.T, marker=marker, ms=3, color=colour, lw=0.8, alpha=0.45, zorder=1)
+    axes.plot(steps, returns.T, marker=marker, ms=3, color=color, lw=0.8, alpha=0.45, zorder=1)
 
 
 def _pooled(runs: list[Run], stems: Sequence[str], over: str) -> list[Curve]:
@@ -292,17 +292,17 @@ def _legend_columns(labels: list[str], panel_columns: int) -> int:
 
 
 def draw_group(axes: Axes, group: Group, index: int) -> Any:
-    colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // 4 % len(DASHES)]
+    color, dash = COLORS[index % len(COLORS)], DASHES[index // 4 % len(DASHES)]
     if not group.curves:
-        return axes.plot([], [], ls=dash, color=colour, lw=2)[0]
+        return axes.plot([], [], ls=dash, color=color, lw=2)[0]
     steps, returns = on_common_steps(group.curves)
-    centre, low, high = mean_with_band(returns)
+    center, low, high = mean_with_band(returns)
     if len(group.curves) >= FEWEST_IN_A_BAND:
-        axes.fill_between(steps, low, high, color=colour, alpha=0.16, lw=0, zorder=1)
+        axes.fill_between(steps, low, high, color=color, alpha=0.16, lw=0, zorder=1)
     elif len(group.curves) > 1:
-        draw_seeds(axes, steps, returns, colour)
+        draw_seeds(axes, steps, returns, color)
     marker = "o" if steps.size == 1 else None
-    return axes.plot(steps, centre, marker=marker, ls=dash, color=colour, lw=2, zorder=2)[0]
+    return axes.plot(steps, center, marker=marker, ls=dash, color=color, lw=2, zorder=2)[0]
 
 
 def _csv_paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -345,24 +345,24 @@ def on_common_steps(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw(axes: Axes, name: str, curves: list[Curve]) -> None:
-    colour, width, order = STYLES[name]
+    color, width, order = STYLES[name]
     steps, returns = on_common_steps(curves)
-    centre, low, high = mean_with_band(returns)
+    center, low, high = mean_with_band(returns)
     seeds = len(curves)
-    label = f"{name}: {centre[-1]:,.1f} at the end"
+    label = f"{name}: {center[-1]:,.1f} at the end"
     if seeds > 1:
         label += f" ({spread_of(seeds)})"
     few_points = "o" if steps.size <= 30 else ""
     axes.plot(
-        steps, centre, few_points + "-", color=colour, lw=width, ms=4, zorder=order, label=label
+        steps, center, few_points + "-", color=color, lw=width, ms=4, zorder=order, label=label
     )
     if 1 < seeds < FEWEST_IN_A_BAND:
-        draw_seeds(axes, steps, returns, colour)
+        draw_seeds(axes, steps, returns, color)
     elif seeds > 1:
-        axes.fill_between(steps, low, high, color=colour, alpha=0.22, lw=0, zorder=order - 2)
+        axes.fill_between(steps, low, high, color=color, alpha=0.22, lw=0, zorder=order - 2)
         # The seeds themselves: an interval hides the one that never learned.
         if name == "evaluation" and seeds <= 10:
-            draw_seeds(axes, steps, returns, colour)
+            draw_seeds(axes, steps, returns, color)
 
 
 def _decorate(axes: Axes, title: str, found: bool) -> None:

@@ -20,7 +20,7 @@ from understudy.runs.files import fresh_directory, remove
 
 GIF_FRAMES_PER_SECOND = 25  # viewers slow down what is faster
 PIXELS_PER_CELL = 32  # of games that are ten cells wide
-COLOURS = (
+COLORS = (
     *((80, 160, 255), (255, 255, 255), (120, 120, 120), (255, 120, 80), (120, 220, 120)),
     *((255, 220, 80), (200, 120, 255), (80, 220, 220), (255, 120, 200), (160, 120, 80)),
 )
@@ -80,7 +80,7 @@ def _make(env_id: str) -> gymnasium.Env:
                 env.unwrapped.render_mode = "rgb_array"
                 env.metadata = env.metadata | {"render_fps": 60 // factory.frame_skip}
             elif name.startswith("MinAtar/"):
-                env = _Coloured(factory())
+                env = _Colored(factory())
             else:
                 env = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
     except Exception as error:
@@ -102,7 +102,7 @@ def _twin(env_id: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 @final
-class _Coloured(gymnasium.Wrapper):
+class _Colored(gymnasium.Wrapper):
     """Draws the planes of a game of MinAtar, whose own drawing needs one more package."""
 
     def __init__(self, env: gymnasium.Env):
@@ -112,8 +112,8 @@ class _Coloured(gymnasium.Wrapper):
     def render(self) -> Any:
         planes = self.env.unwrapped.game.state()  # type: ignore[attr-defined]
         picture = np.zeros((*planes.shape[:2], 3), np.uint8)
-        for plane, colour in zip(np.moveaxis(planes, -1, 0), COLOURS, strict=False):
-            picture[plane] = colour
+        for plane, color in zip(np.moveaxis(planes, -1, 0), COLORS, strict=False):
+            picture[plane] = color
         return picture.repeat(PIXELS_PER_CELL, axis=0).repeat(PIXELS_PER_CELL, axis=1)
 
 

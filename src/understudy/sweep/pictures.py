@@ -1,5 +1,5 @@
 """A sweep as a picture: for each field, the return against its value, and the learning curves
-coloured by it. Drawn without pyplot, which keeps global state."""
+colored by it. Drawn without pyplot, which keeps global state."""
 
 import io
 from pathlib import Path
@@ -15,11 +15,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from understudy.runs.files import write_whole
-from understudy.runs.plots import COLOURS, INK
+from understudy.runs.plots import COLORS, INK
 from understudy.sweep.result import DIVERGED, FAILED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, spell_value
 
-BRIGHTEST = 0.9  # of the colour map: its last yellow is hard to see on white
+BRIGHTEST = 0.9  # of the color map: its last yellow is hard to see on white
 
 
 def draw(result: SweepResult, out: Path) -> Path:
@@ -40,7 +40,7 @@ def draw(result: SweepResult, out: Path) -> Path:
 
 @final
 class Field:
-    """One varied field: where its values lie, and in which colour."""
+    """One varied field: where its values lie, and in which color."""
 
     def __init__(self, result: SweepResult, name: str):
         varied = result.vary[name]
@@ -58,16 +58,16 @@ class Field:
         value = outcome.settings[self.name]
         return float(self.choices.index(spell_value(value)) if self.choices else value)
 
-    def colour(self, outcome: Outcome) -> Any:
+    def color(self, outcome: Outcome) -> Any:
         if self.choices:
-            return COLOURS[int(self.place(outcome)) % len(COLOURS)]
+            return COLORS[int(self.place(outcome)) % len(COLORS)]
         return colormaps["viridis"](BRIGHTEST * self._scale(self.place(outcome)))
 
     def explain(self, axes: Axes) -> None:
-        """What the colours mean."""
+        """What the colors mean."""
         if self.choices:
             shown = [
-                Line2D([], [], color=COLOURS[i % len(COLOURS)], lw=2)
+                Line2D([], [], color=COLORS[i % len(COLORS)], lw=2)
                 for i in range(len(self.choices))
             ]
             beside = dict(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -82,11 +82,11 @@ def _returns(axes: Axes, varied: Field) -> None:
     for outcome in varied.outcomes:
         at = varied.place(outcome)
         each = outcome.returns.mean(axis=1)
-        colour = varied.colour(outcome)  # as its curve beside it
-        face = "white" if outcome.state == PRUNED else colour
+        color = varied.color(outcome)  # as its curve beside it
+        face = "white" if outcome.state == PRUNED else color
         if len(each) > 1:
-            axes.plot([at] * len(each), each, "_", color=colour, alpha=0.5, ms=9)
-        axes.plot(at, outcome.mean, "o", color=colour, mfc=face, ms=6)
+            axes.plot([at] * len(each), each, "_", color=color, alpha=0.5, ms=9)
+        axes.plot(at, outcome.mean, "o", color=color, mfc=face, ms=6)
         if id(outcome) in varied.is_best:
             axes.plot(at, outcome.mean, "o", color=INK, mfc="none", ms=13, mew=1.8)
     if varied.choices:
@@ -105,7 +105,7 @@ def _curves(axes: Axes, varied: Field) -> None:
         axes.plot(
             outcome.steps,
             outcome.curve.mean(axis=0),
-            color=varied.colour(outcome),
+            color=varied.color(outcome),
             lw=2.6 if best else 1.3,
             ls="--" if outcome.state == PRUNED else "-",
         )

@@ -21,7 +21,7 @@ Settings = dict[str, Any]  # field -> value
 @final
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`; by the same factor between neighbours where `log`."""
+    """All numbers from `low` to `high`; by the same factor between neighbors where `log`."""
 
     low: float
     high: float

@@ -52,7 +52,7 @@ class Played(NamedTuple):
 
     total: Any  # [rows] its return
     steps: Any  # [rows]
-    descriptor: Any  # [rows, size]; None where behaviours are not described
+    descriptor: Any  # [rows, size]; None where behaviors are not described
 
 
 class Told(NamedTuple):

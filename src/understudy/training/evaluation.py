@@ -44,7 +44,7 @@ class Evaluation(NamedTuple):
     """What became of every member's episodes."""
 
     returns: np.ndarray  # [members, episodes]
-    descriptors: np.ndarray | None  # [members, episodes, size], where behaviours are described
+    descriptors: np.ndarray | None  # [members, episodes, size], where behaviors are described
 
 
 @final

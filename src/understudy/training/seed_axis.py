@@ -40,7 +40,7 @@ def member_keys(seed: int, members: int, stream: int) -> Key:
 
 
 # The streams of the seed tree: no two purposes ever draw from the same one.
-INITIALISATION, ACTING, ENVIRONMENT, SELECTION, EVALUATION = range(5)
+INITIALIZATION, ACTING, ENVIRONMENT, SELECTION, EVALUATION = range(5)
 
 
 def take_member(tree: Tree, index: int) -> Tree:

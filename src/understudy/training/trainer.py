@@ -23,7 +23,7 @@ from understudy.training.initialization import begin, metric_names
 from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
-from understudy.training.seed_axis import INITIALISATION, member_keys
+from understudy.training.seed_axis import INITIALIZATION, member_keys
 from understudy.training.setup import Setting as Setting
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.update import LearnerState
@@ -257,7 +257,7 @@ class Trainer(abc.ABC):
         self.update_schedule = self._make_update_schedule()
         self._told_of: set[int] = set()  # members that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
-        keys = member_keys(self.setting.seed, members, INITIALISATION)
+        keys = member_keys(self.setting.seed, members, INITIALIZATION)
         first_learner = _begin_program(self.setting.unseeded, self._sharding)
         learner = first_learner(jax.device_put(keys, self._sharding))
         return learner, experience

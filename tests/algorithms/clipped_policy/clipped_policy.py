@@ -59,7 +59,7 @@ class ClippedPolicy(Algorithm):
         return action, noise, {"log_prob": choices.log_prob(action)}
 
     def prepare(self, state, batch):
-        steps = normalization.normalise_batch(state.normalizer, batch)
+        steps = normalization.normalize_batch(state.normalizer, batch)
         value, after = (
             state.params.critic(steps.observation),
             state.params.critic(steps.next_observation),

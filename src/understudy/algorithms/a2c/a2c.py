@@ -13,7 +13,7 @@ from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared, distribution
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import (
@@ -57,7 +57,7 @@ class Params(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
 
 
 class Exploration(NamedTuple):
@@ -94,8 +94,8 @@ class A2C(Algorithm):
         critic: Any
         if self.config.share_encoder:
             features = actor.head.weight.shape[0]
-            initialiser = scaled(self.config.initialisation, VALUE_GAIN)
-            critic = StateValue(MLP(features, (), key), features, critic_key, initialiser)
+            initializer = scaled(self.config.initialization, VALUE_GAIN)
+            critic = StateValue(MLP(features, (), key), features, critic_key, initializer)
         else:
             remembers = self.config.memory is not None
             critic = make_value(
@@ -159,13 +159,13 @@ class A2C(Algorithm):
 
     def prepare(self, state: TrainState, batch: Trajectory) -> Prepared:
         """Advantages, which follow traces through time, and rows that no longer need to."""
-        steps = losses.only_valid(normalization.normalise_batch(state.normalizer, batch))
+        steps = losses.only_valid(normalization.normalize_batch(state.normalizer, batch))
         value, next_value, observation = self._values(state, steps)
         trace_decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
         advantage = losses.advantages(steps, value, next_value, trace_decay)
         target = advantage + value
-        if self.config.normalise_advantages:
-            advantage = losses.standardised(advantage, steps.valid)
+        if self.config.normalize_advantages:
+            advantage = losses.standardized(advantage, steps.valid)
         facts = (steps.action, advantage, target, losses.weights(steps.valid))
         if steps.memory is not None:
             facts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), facts)
@@ -229,20 +229,20 @@ class A2C(Algorithm):
         return lend(critic, actor)(seen)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return self._value(state.params.actor, state.params.critic, observation)
 
     def log_prob(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return distribution(state.params.actor, observation).log_prob(action)
 
     def evaluate_actions(
         self, state: TrainState, observation: Array, action: Array
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
         """Value, log-probability and entropy."""
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         chances = distribution(state.params.actor, observation)
         value = self._value(state.params.actor, state.params.critic, observation)
         return value, chances.log_prob(action), chances.entropy()

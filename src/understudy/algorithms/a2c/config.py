@@ -13,8 +13,8 @@ _TIANSHOU = dict(
     gae_lambda=0.95,
     entropy_coeff=0.01,
     epsilon_inside_root=False,
-    normalise_observations=True,
-    normalise_rewards=True,
+    normalize_observations=True,
+    normalize_rewards=True,
     initial_log_std=-0.5,
 )
 # Policy and value see by one encoder, whose features go straight to both heads.
@@ -33,9 +33,10 @@ class A2CConfig(OnPolicyConfig):
     noise_reset_interval: int | None = setting(None, at_least=1)
     """Steps that such a function is kept (default: horizon)."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"rmsprop_epsilon": "optimizer_epsilon"}
     refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
-            ("prioritised", "buffer_size", "batch_size", "n_step", "start_steps"),
+            ("prioritized", "buffer_size", "batch_size", "n_step", "start_steps"),
             "A2C learns from its newest rollout and keeps no replay",
         ),
         **dict.fromkeys(
@@ -51,7 +52,7 @@ class A2CConfig(OnPolicyConfig):
             memory_size=64,
             hidden_sizes=(64,),
             horizon=8,
-            normalise_observations=True,
+            normalize_observations=True,
         ),
         "Recall-v0": dict(
             memory="gru",
@@ -67,7 +68,7 @@ class A2CConfig(OnPolicyConfig):
         # RL Baselines3 Zoo's, there with 16 environments; λ on MinAtar is that of AC(λ).
         "atari": dict(_SEEING, frame_stack=4, value_coeff=0.25),
         "MinAtar": dict(_SEEING, gae_lambda=0.8),
-        "Acrobot-v1": dict(normalise_observations=True, normalise_rewards=True),
+        "Acrobot-v1": dict(normalize_observations=True, normalize_rewards=True),
         "Pendulum-v1": dict(
             learning_rate=1.5e-3,
             anneal_learning_rate=True,
@@ -76,20 +77,20 @@ class A2CConfig(OnPolicyConfig):
             horizon=8,
             value_coeff=0.4,
             epsilon_inside_root=False,
-            normalise_observations=True,
-            normalise_rewards=True,
+            normalize_observations=True,
+            normalize_rewards=True,
             state_dependent_exploration=True,
         ),
         "MountainCarContinuous-v0": dict(
             anneal_learning_rate=True,
             horizon=100,
-            normalise_observations=True,
-            normalise_rewards=True,
+            normalize_observations=True,
+            normalize_rewards=True,
             state_dependent_exploration=True,
             initial_log_std=0.0,
             noise_reset_interval=16,
         ),
-        "MountainCar-v0": dict(normalise_observations=True, normalise_rewards=True),
+        "MountainCar-v0": dict(normalize_observations=True, normalize_rewards=True),
         "LunarLander-v3": dict(
             learning_rate=8.3e-4, anneal_learning_rate=True, gamma=0.995, entropy_coeff=1e-5
         ),

@@ -1,5 +1,5 @@
 """The objective of A2C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
-arXiv 1602.01783) with generalised advantages (Schulman et al., arXiv 1506.02438)."""
+arXiv 1602.01783) with generalized advantages (Schulman et al., arXiv 1506.02438)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ def advantages(
     return gae(steps.reward, steps.discount, steps.last, value, next_value, trace_decay)
 
 
-def standardised(
+def standardized(
     advantage: Float[Array, "time envs"], valid: Bool[Array, "time envs"]
 ) -> Float[Array, "time envs"]:
     """Zero mean and unit variance over the steps that were."""

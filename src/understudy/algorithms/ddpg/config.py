@@ -18,14 +18,14 @@ _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 @final
 @dataclass(frozen=True)
 class DDPGConfig(OffPolicyConfig):
-    """Deep Deterministic Policy Gradient. Noise is in normalised units: actions live in [-1, 1]."""
+    """Deep Deterministic Policy Gradient. Noise is in normalized units: actions live in [-1, 1]."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(1, at_least=1)
-    """Independently initialised critics; the paper has one. The smallest opinion counts in the
+    """Independently initialized critics; the paper has one. The smallest opinion counts in the
     target, the first critic's in the actor's loss."""
     noise: str = setting("gaussian", choices=("gaussian", "ornstein_uhlenbeck"))
     """Noise on actions while exploring: new at every step, or one that lingers."""

@@ -17,7 +17,7 @@ from understudy.algorithms.gradients import (
     for_actor,
     mean_over_steps,
 )
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
@@ -39,7 +39,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
     exploration_noise: Scalar
     noise_theta: Scalar
 
@@ -148,5 +148,5 @@ class DDPG(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return evaluate_ensemble(state.params.critic, observation, action)

@@ -37,7 +37,7 @@ class DDQNConfig(OffPolicyConfig):
     max_grad_norm: float | None = setting(10.0, above=0.0)
     """Clip each network's gradient to this global norm; none is off."""
     num_critics: int = setting(1, at_least=1)
-    """Independently initialised critics: their mean chooses, the smallest target's opinion
+    """Independently initialized critics: their mean chooses, the smallest target's opinion
     counts."""
 
     # The policies that are evaluated do not explore. A low floor of ε lets training see, and mend,
@@ -58,7 +58,7 @@ class DDQNConfig(OffPolicyConfig):
         "CartPole-P-v1": dict(
             REMEMBERING,
             layer_norm=True,
-            normalise_observations=True,
+            normalize_observations=True,
             learning_rate=5e-4,
             anneal_learning_rate=True,
             n_step=3,
@@ -107,7 +107,7 @@ class DDQNConfig(OffPolicyConfig):
         "Acrobot-v1": dict(
             hidden_sizes=(64, 64),
             layer_norm=True,
-            normalise_observations=True,
+            normalize_observations=True,
             learning_rate=5e-4,
             batch_size=64,
             buffer_size=50_000,

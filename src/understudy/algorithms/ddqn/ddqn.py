@@ -10,7 +10,7 @@ from understudy.algorithms.base import Algorithm, Aux, LossAddon
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
 from understudy.algorithms.gradients import drawn_critics, mean_over_steps
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks, evaluate_ensemble
@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     critic: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
     epsilon: Scalar
 
 
@@ -125,10 +125,10 @@ class DDQN(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Int32[Array, " batch"]
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return losses.of_action(evaluate_ensemble(state.params.critic, observation), action)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """Of the best action, in the mean opinion of the critics."""
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return jnp.max(losses.mean_q(state.params.critic, observation), axis=-1)

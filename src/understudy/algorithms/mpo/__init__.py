@@ -1,4 +1,4 @@
-"""Maximum a Posteriori Policy Optimisation (Abdolmaleki et al., 2018)."""
+"""Maximum a Posteriori Policy Optimization (Abdolmaleki et al., 2018)."""
 
 from understudy.algorithms.mpo.config import MPOConfig
 from understudy.algorithms.mpo.mpo import MPO, Policy

@@ -27,8 +27,8 @@ _TONIC = dict(
     update_every=50,
     max_start_steps=10_000,
     min_buffer_size=10_000,
-    penalise_actions=True,
-    normalise_observations=True,
+    penalize_actions=True,
+    normalize_observations=True,
 )
 # Of Acme's MPO with a categorical policy, which is not tuned for games; see docs/presets.md.
 _ACME = dict(
@@ -47,14 +47,14 @@ _ACME = dict(
 @final
 @dataclass(frozen=True)
 class MPOConfig(OffPolicyConfig):
-    """Maximum a Posteriori Policy Optimisation, for continuous and for discrete actions."""
+    """Maximum a Posteriori Policy Optimization, for continuous and for discrete actions."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(1, at_least=1)
-    """Independently initialised critics; the smallest opinion counts."""
+    """Independently initialized critics; the smallest opinion counts."""
     n_step: int = setting(5, at_least=1)
     """Rewards summed before bootstrapping; sums never cross an episode."""
     sample_action_num: int = setting(20, at_least=1)
@@ -88,7 +88,7 @@ class MPOConfig(OffPolicyConfig):
     """Upper bound of kl_var_constraint's multipliers (default: none)."""
     max_multiplier: float | None = setting(None, above=0.0)
     """Upper bound of kl_constraint's multiplier (default: none)."""
-    penalise_actions: bool = setting(False)
+    penalize_actions: bool = setting(False)
     """Continuous actions: draw the policy back into the bounds, as a second objective with a
     temperature of its own."""
     penalty_constraint: float = setting(1e-3, above=0.0, moving=True)
@@ -125,7 +125,7 @@ class MPOConfig(OffPolicyConfig):
             n_step=1,
             num_critics=2,
             kl_constraint=1e-3,
-            normalise_observations=True,
+            normalize_observations=True,
         ),
         # What concerns replay is of DDQN's presets.
         "atari": dict(
@@ -151,8 +151,8 @@ class MPOConfig(OffPolicyConfig):
             n_step=3,
             max_start_steps=5_000,
             kl_mean_constraint=5e-3,
-            penalise_actions=True,
-            normalise_observations=True,
+            penalize_actions=True,
+            normalize_observations=True,
         ),
         **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TONIC),
         **dict.fromkeys(("Swimmer-v5", "Reacher-v5", "InvertedPendulum-v5"), _TONIC),

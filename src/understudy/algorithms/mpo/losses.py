@@ -1,4 +1,4 @@
-"""The objectives of MPO (Abdolmaleki et al., "Maximum a Posteriori Policy Optimisation", arXiv
+"""The objectives of MPO (Abdolmaleki et al., "Maximum a Posteriori Policy Optimization", arXiv
 1806.06920, whose equation numbers these are; the decoupled M-step is that of "Relative Entropy
 Regularized Policy Iteration", arXiv 1812.02256).
 
@@ -79,10 +79,10 @@ def critic_loss(
     return jnp.sum(jnp.mean(batch.weight * error**2, axis=-1)), error
 
 
-def objectives(options: Options, penalise: bool) -> dict[str, Weights]:
-    """What to improve, by the temperature of each: Q, and where actions are penalised
+def objectives(options: Options, penalize: bool) -> dict[str, Weights]:
+    """What to improve, by the temperature of each: Q, and where actions are penalized
     −‖a − clip(a, −1, 1)‖, how little a draw leaves the bounds."""
-    if not penalise or options.action is None:
+    if not penalize or options.action is None:
         return {"temperature": options.q}
     beyond = options.action - jnp.clip(options.action, -1.0, 1.0)
     return {

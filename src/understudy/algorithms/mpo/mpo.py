@@ -17,7 +17,7 @@ from understudy.algorithms.gradients import (
 )
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
@@ -53,12 +53,12 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
 
 
 @final
 class MPO(Algorithm):
-    """Maximum a Posteriori Policy Optimisation for continuous and for discrete actions."""
+    """Maximum a Posteriori Policy Optimization for continuous and for discrete actions."""
 
     name = "mpo"
     config_class = MPOConfig
@@ -102,7 +102,7 @@ class MPO(Algorithm):
         else:
             start["kl_mean"] = jnp.full(spec.action.size, config.initial_mean_multiplier)
             start["kl_var"] = jnp.full(spec.action.size, config.initial_var_multiplier)
-            if config.penalise_actions:
+            if config.penalize_actions:
                 start["penalty_temperature"] = jnp.float32(config.initial_temperature)
         return {name: _before_softplus(value) for name, value in start.items()}
 
@@ -160,7 +160,7 @@ class MPO(Algorithm):
     ) -> tuple[Any, Any, dict[str, Array], Metrics]:
         """E-step, M-step and their multipliers: the gradients of the actor, of what it shares
         with the critics, and of the duals."""
-        wanted = losses.objectives(options, self.config.penalise_actions)
+        wanted = losses.objectives(options, self.config.penalize_actions)
         values = jax.tree.map(jax.nn.softplus, state.params.duals)
         improved = losses.improve(wanted, values, options.log_prior)
 
@@ -218,7 +218,7 @@ class MPO(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return losses.q_values(state.params.critic, observation, action)
 
     def log_prob(
@@ -226,12 +226,12 @@ class MPO(Algorithm):
     ) -> Float[Array, " batch"]:
         """Of the Gaussian itself, for continuous actions: before draws are clipped."""
         actor = lend(state.params.actor, state.params.critic)
-        return actor(normalised(state.normalizer.observation, observation)).log_prob(action)
+        return actor(normalized(state.normalizer.observation, observation)).log_prob(action)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """E[Q(s, a)] under the policy: exact for discrete actions, else over draws that are the
         same until the next update."""
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         row = jnp.arange(len(observation))
         actor = lend(state.params.actor, state.params.critic)
         return self._options(actor, state.params.critic, observation, state.key, row).value

@@ -28,18 +28,24 @@ class SACConfig(OffPolicyConfig):
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
-    entropy_coeff: float | None = setting(None, at_least=0.0, moving=True)
+    temperature: float | None = setting(None, at_least=0.0, moving=True)
     """A fixed temperature; 0.2 means 0.2. Without it the temperature is learned."""
-    initial_entropy_coeff: float = setting(1.0, above=0.0)
+    initial_temperature: float = setting(1.0, above=0.0)
     """Where a learned temperature begins."""
     target_entropy: float | None = setting(None, moving=True)
     """Entropy the learned temperature aims at (default: minus the dimensions of a continuous
     action; half the entropy of a uniform choice, ½·log n, of a discrete one)."""
-    entropy_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    temperature_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The temperature's own step size (default: learning_rate)."""
-    use_log_entropy: bool = setting(True)
+    use_log_temperature: bool = setting(True)
     """Learn the logarithm of the temperature; otherwise the temperature itself, kept positive."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "entropy_coeff": "temperature",
+        "initial_entropy_coeff": "initial_temperature",
+        "entropy_learning_rate": "temperature_learning_rate",
+        "use_log_entropy": "use_log_temperature",
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "Pendulum-v1": dict(
             hidden_sizes=(64, 64),
@@ -83,7 +89,7 @@ class SACConfig(OffPolicyConfig):
         ),
         "HalfCheetah-v5": dict(learning_rate=1e-3, max_start_steps=5_000, min_buffer_size=1_000),
         # A fixed temperature is steadier here (Tianshou's benchmark).
-        "Hopper-v5": dict(_ZOO, learning_rate=1e-3, entropy_coeff=0.2),
+        "Hopper-v5": dict(_ZOO, learning_rate=1e-3, temperature=0.2),
         **dict.fromkeys(("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"), _ZOO),
         **dict.fromkeys(("InvertedPendulum-v5", "InvertedDoublePendulum-v5"), _ZOO),
         "Swimmer-v5": dict(_ZOO, gamma=0.999),

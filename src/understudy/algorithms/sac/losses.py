@@ -27,26 +27,26 @@ def critic_target(
     actor: Any,
     target_critic: Any,
     batch: Batch,
-    entropy_coeff: Scalar,
+    temperature: Scalar,
     noise: Float[Array, "batch action"],
 ) -> Float[Array, " batch"]:
     """Eq. 3 inside eq. 5: r + γ·(min Q̄(s', a') − α·log π(a'|s')), with a' ~ π(s')."""
     mean, log_std = actor(batch.next_observation)
     next_action, next_log_prob = squashed_gaussian_sample(mean, log_std, noise)
     next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation, next_action))
-    soft_value = next_q - entropy_coeff * next_log_prob
+    soft_value = next_q - temperature * next_log_prob
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 
 def discrete_critic_target(
-    actor: Any, target_critic: Any, batch: Batch, entropy_coeff: Scalar
+    actor: Any, target_critic: Any, batch: Batch, temperature: Scalar
 ) -> Float[Array, " batch"]:
     """Christodoulou's eq. 10: r + γ·Σ_a π(a|s')·(min Q̄(s', a) − α·log π(a|s')).
 
     The minimum is taken for each choice, before the sum."""
     policy = actor(batch.next_observation)
     next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation))
-    soft_q = next_q - entropy_coeff * policy.log_probabilities
+    soft_q = next_q - temperature * policy.log_probabilities
     soft_value = jnp.sum(policy.probabilities * soft_q, axis=-1)
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
@@ -76,32 +76,32 @@ def actor_loss(
     actor: Any,
     critic: Any,
     batch: Batch,
-    entropy_coeff: Scalar,
+    temperature: Scalar,
     noise: Float[Array, "batch action"],
     reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
-    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterised through the noise. Another
+    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterized through the noise. Another
     `reduction` takes the place of the minimum."""
     mean, log_std = actor(batch.observation)
     action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
     q = reduction(evaluate_ensemble(critic, batch.observation, action))
-    return jnp.mean(batch.weight * (entropy_coeff * log_prob - q)), log_prob
+    return jnp.mean(batch.weight * (temperature * log_prob - q)), log_prob
 
 
 def discrete_actor_loss(
     actor: Any,
     critic: Any,
     batch: Batch,
-    entropy_coeff: Scalar,
+    temperature: Scalar,
     reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
     """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)), and the log-probability
-    to be expected, which is minus the entropy. Needs no reparameterisation."""
+    to be expected, which is minus the entropy. Needs no reparameterization."""
     policy = actor(batch.observation)
     q = reduction(evaluate_ensemble(critic, batch.observation))
     log_prob = -policy.entropy()
     expected_q = jnp.sum(policy.probabilities * q, axis=-1)
-    return jnp.mean(batch.weight * (entropy_coeff * log_prob - expected_q)), log_prob
+    return jnp.mean(batch.weight * (temperature * log_prob - expected_q)), log_prob
 
 
 def entropy_loss(

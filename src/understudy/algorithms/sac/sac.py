@@ -18,7 +18,7 @@ from understudy.algorithms.gradients import (
     mean_over_steps,
     unless_delayed,
 )
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
@@ -45,13 +45,13 @@ from understudy.types import (
     Tree,
 )
 
-SMALLEST_ENTROPY_COEFF = 1e-8  # where a directly learned temperature is held above zero
+SMALLEST_TEMPERATURE = 1e-8  # where a directly learned temperature is held above zero
 
 
 class Params(NamedTuple):
     actor: Any
     critic: Any  # [critics, ...]
-    temperature: Scalar  # log α, or α itself (use_log_entropy=False)
+    temperature: Scalar  # log α, or α itself (use_log_temperature=False)
 
 
 class Targets(NamedTuple):
@@ -60,7 +60,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
 
 
 @final
@@ -76,9 +76,9 @@ class SAC(Algorithm):
     @property
     def optimizers(self) -> Optimizers:
         rates = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
-        if self.config.entropy_coeff is None:
-            rates["temperature"] = "entropy_learning_rate"
-        positive = {} if self.config.use_log_entropy else {"temperature": _keep_positive}
+        if self.config.temperature is None:
+            rates["temperature"] = "temperature_learning_rate"
+        positive = {} if self.config.use_log_temperature else {"temperature": _keep_positive}
         return Optimizers(
             self.config,
             learning_rates=rates,
@@ -99,8 +99,8 @@ class SAC(Algorithm):
         actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
         make = make_q_values if discrete else make_critics
         critic = make(spec, self.config, self.networks, critic_key)
-        start = jnp.float32(self.config.initial_entropy_coeff)
-        temperature = jnp.log(start) if self.config.use_log_entropy else start
+        start = jnp.float32(self.config.initial_temperature)
+        temperature = jnp.log(start) if self.config.use_log_temperature else start
         return Params(actor, critic, temperature), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
@@ -136,12 +136,12 @@ class SAC(Algorithm):
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
-        coeff = self.entropy_coeff(state)
+        temperature = self.temperature(state)
         critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
         looked_at = for_actor(state, batch, self.config)
         reduction = pessimistic if self.config.critic_subset is None else losses.average
         target, loss_of_actor = objectives(
-            state, critics, batch, looked_at, coeff, noise_key, reduction
+            state, critics, batch, looked_at, temperature, noise_key, reduction
         )
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
@@ -162,7 +162,7 @@ class SAC(Algorithm):
                 state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
             )
             metrics["entropy"] = -mean_over_steps(log_prob, batch.weight)
-            if self.config.entropy_coeff is None:
+            if self.config.temperature is None:
                 metrics["ent_coef_loss"] = entropy_loss
             return (actor_gradient, shared, temperature_gradient), metrics
 
@@ -171,41 +171,41 @@ class SAC(Algorithm):
         )
         metrics |= {
             "critic_loss": critic_loss,
-            "ent_coef": coeff,
+            "ent_coef": temperature,
             "q_mean": mean_over_steps(target + error, batch.weight),
         }
         critic_gradient = add_shared(critic_gradient, shared)
         params = Params(actor_gradient, critic_gradient, temperature_gradient)
         return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
-    def entropy_coeff(self, state: TrainState) -> Scalar:
+    def temperature(self, state: TrainState) -> Scalar:
         """The temperature α of this moment, fixed or learned."""
-        if self.config.entropy_coeff is not None:
-            return state.hyper["entropy_coeff"]
+        if self.config.temperature is not None:
+            return state.hyper["temperature"]
         return (
             jnp.exp(state.params.temperature)
-            if self.config.use_log_entropy
+            if self.config.use_log_temperature
             else state.params.temperature
         )
 
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return losses.taken_q(state.params.critic, observation, action)
 
     def log_prob(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
         actor = lend(state.params.actor, state.params.critic)
-        answer = actor(normalised(state.normalizer.observation, observation))
+        answer = actor(normalized(state.normalizer.observation, observation))
         if isinstance(state.params.actor, CategoricalActor):
             return answer.log_prob(action)
         return squashed_gaussian_log_prob(action, *answer)
 
 
 def _keep_positive(temperature: Scalar) -> Scalar:
-    return jnp.maximum(temperature, SMALLEST_ENTROPY_COEFF)
+    return jnp.maximum(temperature, SMALLEST_TEMPERATURE)
 
 
 def default_target_entropy(action: Action) -> float:
@@ -221,7 +221,7 @@ def objectives(
     target_critic: Any,
     batch: Batch,
     actor_batch: Batch,
-    coeff: Scalar,
+    temperature: Scalar,
     key: Key,
     reduction: losses.Reduction,
 ) -> tuple[Float[Array, " batch"], ActorLoss]:
@@ -230,13 +230,13 @@ def objectives(
     `reduction` makes one value of the critics' in the actor's loss."""
     actor, critic = lend(state.params.actor, state.params.critic), state.params.critic
     if isinstance(actor, CategoricalActor):
-        target = losses.discrete_critic_target(actor, target_critic, batch, coeff)
+        target = losses.discrete_critic_target(actor, target_critic, batch, temperature)
         return target, lambda actor: losses.discrete_actor_loss(
-            actor, critic, actor_batch, coeff, reduction
+            actor, critic, actor_batch, temperature, reduction
         )
     noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
     actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
-    target = losses.critic_target(actor, target_critic, batch, coeff, target_noise)
+    target = losses.critic_target(actor, target_critic, batch, temperature, target_noise)
     return target, lambda actor: losses.actor_loss(
-        actor, critic, actor_batch, coeff, actor_noise, reduction
+        actor, critic, actor_batch, temperature, actor_noise, reduction
     )

@@ -19,14 +19,14 @@ _ZOO_BOX2D = dict(_ZOO, gamma=0.98, buffer_size=200_000)
 @final
 @dataclass(frozen=True)
 class TD3Config(OffPolicyConfig):
-    """Twin Delayed DDPG. Noise is in normalised units: actions live in [-1, 1]."""
+    """Twin Delayed DDPG. Noise is in normalized units: actions live in [-1, 1]."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's own step size (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialised critics. The smallest opinion counts in the target, the first
+    """Independently initialized critics. The smallest opinion counts in the target, the first
     critic's in the actor's loss."""
     policy_delay: int = setting(2, at_least=1)
     """Critic updates per update of the actor and of all targets."""

@@ -16,7 +16,7 @@ from understudy.algorithms.gradients import (
     mean_over_steps,
     unless_delayed,
 )
-from understudy.algorithms.normalization import normalised
+from understudy.algorithms.normalization import normalized
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalised
+    seen: Moments | None  # what observations look like, where they are normalized
     exploration_noise: Scalar
 
 
@@ -146,5 +146,5 @@ class TD3(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalised(state.normalizer.observation, observation)
+        observation = normalized(state.normalizer.observation, observation)
         return evaluate_ensemble(state.params.critic, observation, action)

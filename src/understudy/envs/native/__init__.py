@@ -3,7 +3,7 @@
 The four classics equal Gymnasium's step by step, time limit included, so that a result here is a
 result there; `MinAtar-Breakout-v1` equals MinAtar's. The -P versions of classics show positions
 only. Our own are `PointNavigation-v0`, the smallest world in which going straight for the reward
-fails and a repertoire of behaviours helps, and `Recall-v0`, the smallest that needs memory.
+fails and a repertoire of behaviors helps, and `Recall-v0`, the smallest that needs memory.
 """
 
 from collections.abc import Callable

@@ -44,8 +44,8 @@ class Acrobot(NativeEnv):
     gravity: float = 9.8  # [m/s²]
     link_length: float = 1.0  # [m]
     link_mass: float = 1.0  # [kg]
-    centre_of_mass: float = 0.5  # [m] along the link
-    inertia: float = 1.0  # [kg m²] about the centre of mass
+    center_of_mass: float = 0.5  # [m] along the link
+    inertia: float = 1.0  # [kg m²] about the center of mass
     dt: float = 0.2  # [s]
     max_shoulder_speed: float = 4 * math.pi
     max_elbow_speed: float = 9 * math.pi
@@ -94,17 +94,17 @@ class Acrobot(NativeEnv):
     def _derivative(self, motion: Float[Array, "4"], torque: Scalar) -> Float[Array, "4"]:
         """Velocities and accelerations, from the equation of motion solved for q̈."""
         shoulder, elbow, shoulder_velocity, elbow_velocity = motion
-        mass, length, centre = self.link_mass, self.link_length, self.centre_of_mass
+        mass, length, center = self.link_mass, self.link_length, self.center_of_mass
         sine = jnp.sin(elbow)
-        coupling = mass * length * centre
+        coupling = mass * length * center
 
         # M = [[m11, m12], [m12, m22]]
-        m22 = mass * centre**2 + self.inertia
+        m22 = mass * center**2 + self.inertia
         m12 = m22 + coupling * jnp.cos(elbow)
         m11 = 2 * m22 + mass * length**2 + 2 * coupling * jnp.cos(elbow)
 
-        elbow_weight = mass * self.gravity * centre * jnp.sin(shoulder + elbow)
-        shoulder_weight = mass * self.gravity * (centre + length) * jnp.sin(shoulder)
+        elbow_weight = mass * self.gravity * center * jnp.sin(shoulder + elbow)
+        shoulder_weight = mass * self.gravity * (center + length) * jnp.sin(shoulder)
         h1 = (
             -coupling * sine * elbow_velocity * (elbow_velocity + 2 * shoulder_velocity)
             + shoulder_weight

@@ -40,7 +40,7 @@ class CartPole(NativeEnv):
     gravity: float = 9.8  # [m/s²]
     cart_mass: float = 1.0  # [kg]
     pole_mass: float = 0.1  # [kg]
-    half_pole_length: float = 0.5  # [m]: hinge to centre of mass, the `l` above
+    half_pole_length: float = 0.5  # [m]: hinge to center of mass, the `l` above
     force: float = 10.0  # [N]
     dt: float = 0.02  # [s]
     max_position: float = 2.4  # [m]
