@@ -26,7 +26,7 @@ import understudy
 from understudy.agent import agent_class
 from understudy.algorithms.config import shown_name
 from understudy.ops.statistics import iqm, stratified_bootstrap_interval
-from understudy.runs import plots
+from understudy.reports import curves as plots
 from understudy.runs.files import write_whole
 
 FACTS = ("understudy", "commit", "jax", "jaxlib", "gymnasium", "mujoco", "device", "host",

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save as format_safetensors
 
 import understudy as us
+from understudy.export.describe import describe
 from understudy.networks.cnn import Conv, max_pool
 from understudy.networks.mlp import ACTIVATIONS, LayerNorm
 from understudy.networks.rnn import CELLS
@@ -27,7 +28,6 @@ from understudy.runner import (
     checksum_of,
     load,
 )
-from understudy.runs.describe import describe
 from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, EnvironmentError
 

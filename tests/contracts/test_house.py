@@ -65,13 +65,15 @@ def test_the_import_contract_notices_a_wrong_import(tmp_path):
         "networks",
         "buffers",
     ]
-    packages += ["algorithms", "envs", "training", "runs", "qd", "distributed"]
-    packages += ["agent", "sweep", "cli"]
+    packages += ["algorithms", "envs", "training", "runs", "qd", "distributed", "export"]
+    packages += ["reports", "agent", "sweep", "cli"]
     for package in packages:
         folder = tmp_path / "understudy" / package
         folder.mkdir(parents=True)
         (folder / "__init__.py").touch()
     (tmp_path / "understudy" / "__init__.py").touch()
+    worker = tmp_path / "understudy" / "envs" / "worker.py"
+    worker.touch()
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     assert lint_imports(tmp_path).returncode == 0
 
@@ -80,12 +82,14 @@ def test_the_import_contract_notices_a_wrong_import(tmp_path):
     for importer, imported in wrong:
         statement = f"import understudy.{imported}\n"
         (tmp_path / "understudy" / importer / "__init__.py").write_text(statement)
+    worker.write_text("import jax\n")
     result = lint_imports(tmp_path)
     assert result.returncode == 1 and "BROKEN" in result.stdout
     for importer, imported in wrong:
         assert f"understudy.{importer} is not allowed to import understudy.{imported}" in (
             " ".join(result.stdout.split())
         )
+    assert "understudy.envs.worker is not allowed to import jax" in result.stdout
 
 
 @pytest.mark.processes

@@ -14,13 +14,13 @@ import understudy as us
 from understudy import runner
 from understudy.cli import main
 from understudy.errors import CheckpointError, ConfigError
+from understudy.reports.report import report
 from understudy.runner import Node
 from understudy.runs import checkpoint, files
 from understudy.runs.csv_log import CsvLog
 from understudy.runs.lock import RunLock
 from understudy.runs.loggers import _Ids
 from understudy.runs.policy_file import save_policy
-from understudy.runs.report import report
 
 pytestmark = pytest.mark.agents
 

@@ -15,7 +15,7 @@ import understudy as us
 from understudy import runner
 from understudy.cli import main
 from understudy.errors import ConfigError
-from understudy.runs.plots import read_run
+from understudy.reports.curves import read_run
 from understudy.runs.progress import Progress
 from understudy.training import episode_runner as playing
 

@@ -12,9 +12,9 @@ import pytest
 from resume_cases import CONFIGS, STEADY, make
 
 import understudy as us
+from understudy.reports.report import report
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import read_csv
-from understudy.runs.report import report
 from understudy.types import UnderstudyError
 
 pytestmark = pytest.mark.agents

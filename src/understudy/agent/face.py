@@ -12,6 +12,7 @@ import numpy as np
 
 import understudy
 from understudy.agent.acting import Acting
+from understudy.agent.drawing import draw_learning_curve
 from understudy.agent.evaluating import Evaluating
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
@@ -23,14 +24,14 @@ from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import STANDARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.names import name_of_class
+from understudy.export.describe import describe
+from understudy.export.onnx import export_policy
 from understudy.networks import Networks
 from understudy.ops.schedules import Schedule
 from understudy.ops.statistics import summary as summarize
 from understudy.runner import Description
 from understudy.runs import checkpoint
-from understudy.runs.describe import describe
 from understudy.runs.handed import Handed, check_weights, name_of
-from understudy.runs.onnx_export import export_policy
 from understudy.runs.run import Observer, Run, RunConfig, Summary, observers_in
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
@@ -127,18 +128,18 @@ class Agent:
         observers = observers_in(observers)
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
-            run = (run or RunConfig()).completed(
-                trainer.steps + steps, trainer.setting.num_envs, longest_episode(self._source)
-            )
-            trainer.begin_training(trainer.steps + steps)
-            self._scheduling.follow(trainer, schedules, trainer.steps + steps)
-            facts = {"total_steps": trainer.steps + steps, "env_title": self.env_title}
+            total, longest = trainer.steps + steps, longest_episode(self._source)
+            run = (run or RunConfig()).completed(total, trainer.setting.num_envs, longest)
+            trainer.begin_training(total)
+            self._scheduling.follow(trainer, schedules, total)
+            facts = {"total_steps": total, "env_title": self.env_title}
             about = self._about() | facts | {"run_config": dataclasses.asdict(run)}
             title = f"{self.name} on {self.env_title}"
             logged = trainer.position.logged * self.num_envs
             counting = Counting(trainer.steps, logged, now=lambda: trainer.steps)
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
-            records = watch.records(Subject(self._capture, self._describe), run.keep_checkpoints)
+            subject = Subject(self._capture, self._describe, draw_learning_curve)
+            records = watch.records(subject, run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
             evaluate = partial(self.selection_returns, run.evaluation_episodes)
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)

@@ -15,6 +15,7 @@ import numpy as np
 
 import understudy
 from understudy.agent.agents import TD3 as TD3Agent
+from understudy.agent.drawing import draw_growth
 from understudy.agent.face import Agent
 from understudy.agent.loading import choose_cluster
 from understudy.agent.manifest import Manifest, read
@@ -140,7 +141,7 @@ class Illumination:
             about, title = self._about() | facts, f"{self.name} on {self._where}"
             counting = Counting(self.evaluations, position.logged, "evaluations")
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
-            subject = Subject(self._capture, None, partial(self._draw, title))
+            subject = Subject(self._capture, None, self._draw)
             records = watch.records(subject, run.keep_checkpoints)
             watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
             everybody = [*records, *watchers]
@@ -304,7 +305,8 @@ class Illumination:
         groups, manifest = capture(self._ensure_illuminator(), self._position, world)
         return groups, self._about() | manifest
 
-    def _draw(self, title: str, directory: Path) -> None:
+    def _draw(self, directory: Path, title: str) -> None:
+        draw_growth(directory)
         if len(self.repertoire):
             self.repertoire.draw(directory / HEAT_MAP, title)
 

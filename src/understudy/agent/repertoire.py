@@ -90,7 +90,7 @@ class Repertoire:
     def draw(self, path: str | Path, title: str = "") -> Path:
         """The map as a picture."""
         # Matplotlib takes half a second to import: only when there is something to draw.
-        from understudy.qd.pictures import heat_map
+        from understudy.reports.maps import heat_map
 
         return heat_map(self.cells, path, names=self.descriptor.called, title=title)
 

@@ -14,9 +14,9 @@ from understudy.cli.training import spoken
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 from understudy.ops.statistics import summary as summarize
+from understudy.reports.video import record_episode
 from understudy.runs.progress import compact
 from understudy.runs.run_directory import ABOUT
-from understudy.runs.video import record_episode
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -99,7 +99,7 @@ def film(agent: Agent, out: Path) -> str:
     if agent.env_name is None:
         raise ConfigError(
             "the environment of this run has no name to make it by: give --env module:Class, or "
-            "film it from Python, with understudy.runs.video.record_episode"
+            "film it from Python, with understudy.reports.video.record_episode"
         )
     try:  # ffmpeg needs many words to say so
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from understudy.cli.parsing import Parser, hint, quoted
 from understudy.errors import ConfigError
-from understudy.runs.growth import growth
-from understudy.runs.plots import compare, learning_curve, read_runs
+from understudy.reports.curves import compare, learning_curve, read_runs
+from understudy.reports.growth import growth
 from understudy.runs.run_directory import CURVE
 
 COMPARISON = "comparison.png"

@@ -7,9 +7,9 @@ from pathlib import Path
 from understudy.cli import repertoire
 from understudy.cli.evaluate import film, load_here
 from understudy.cli.parsing import Parser, add_trust, hint, quoted
-from understudy.qd.page import report as report_repertoire
-from understudy.runs.plots import read_run
-from understudy.runs.report import report
+from understudy.reports.curves import read_run
+from understudy.reports.repertoire_report import report as report_repertoire
+from understudy.reports.report import report
 
 
 def parser(arguments: list[str]) -> Parser:

@@ -1,1 +1,1 @@
-"""The life around a run: logs, progress, plots, checkpoints."""
+"""The life around a run: logs, progress, checkpoints."""

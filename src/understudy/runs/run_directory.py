@@ -35,8 +35,8 @@ class Subject(NamedTuple):
     """Groups of arrays and a manifest; with or without the world."""
     describe: Callable[[], Description] | None
     """The policy alone, if there is one."""
-    draw: Callable[[Path], object] | None = None
-    """What is drawn into the run directory at the end, beside the learning curve."""
+    draw: Callable[[Path, str], object]
+    """Draws pictures into the run directory at the end, under this title."""
 
 
 @final
@@ -160,20 +160,10 @@ class Records:
                     raise
 
     def _draw(self) -> None:
-        # Matplotlib takes half a second to import: only when there is something to draw.
-        from understudy.runs.growth import growth
-        from understudy.runs.plots import learning_curve, read_run
-
-        picture = self.directory / CURVE
         try:
-            if read_run(self.directory).illuminates:
-                growth([self.directory], picture)
-            else:
-                learning_curve(self.directory, picture, self._title)
-            if self._subject.draw is not None:
-                self._subject.draw(self.directory)
+            self._subject.draw(self.directory, self._title)
         except (OSError, UnderstudyError) as problem:
-            _log.warning("%s was not drawn: %s", picture, problem)
+            _log.warning("%s was not drawn: %s", self.directory / CURVE, problem)
 
 
 def _make_writable(directory: Path) -> None:

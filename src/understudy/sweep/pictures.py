@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
+from understudy.reports.curves import COLORS, INK
 from understudy.runs.files import write_whole
-from understudy.runs.plots import COLORS, INK
 from understudy.sweep.result import DIVERGED, FAILED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, spell_value
 

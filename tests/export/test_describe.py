@@ -21,9 +21,9 @@ from policy_cases import (
 from scipy.stats import ks_2samp
 
 import understudy as us
+from understudy.export.describe import describe
 from understudy.networks import MLP, Critics, Networks
 from understudy.runner import Player, load
-from understudy.runs.describe import describe
 from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, ConfigError
 

@@ -11,9 +11,9 @@ import pytest
 
 from understudy.errors import ConfigError
 from understudy.qd import repertoire as qd
-from understudy.qd.outlines import NOTHING, outlines, panels
-from understudy.qd.pictures import EMPTY, cells_svg, heat_map
 from understudy.qd.tessellation import Cvt, make_cvt, make_grid
+from understudy.reports.maps import EMPTY, cells_svg, heat_map
+from understudy.reports.outlines import NOTHING, outlines, panels
 
 LOW, HIGH = (0.0, -10.0), (1.0, 10.0)
 NAMES = ("front <b>foot</b>", 'back & "hind"')

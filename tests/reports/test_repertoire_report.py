@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from understudy.errors import CheckpointError
-from understudy.qd.page import read_map, report
 from understudy.qd.repertoire import add, empty
 from understudy.qd.repertoire_file import pack
 from understudy.qd.tessellation import make_cvt, make_grid
+from understudy.reports.repertoire_report import read_map, report
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
 from understudy.state_dict import under

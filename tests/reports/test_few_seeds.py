@@ -8,8 +8,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from understudy.algorithms.config import shown_name
-from understudy.runs import page
-from understudy.runs.plots import Curve, Group, draw_group, spread_of
+from understudy.reports import page
+from understudy.reports.curves import Curve, Group, draw_group, spread_of
 from understudy.sweep import pictures
 
 STEPS = np.arange(5.0)

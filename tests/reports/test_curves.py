@@ -4,7 +4,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from understudy.runs import plots
+from understudy.reports import curves as plots
 from understudy.runs.csv_log import CsvLog
 from understudy.types import UnderstudyError
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from understudy.ops.statistics import mean_with_band
-from understudy.runs.plots import FEWEST_IN_A_BAND, Curve, draw_seeds, on_common_steps
+from understudy.reports.curves import FEWEST_IN_A_BAND, Curve, draw_seeds, on_common_steps
 
 MOST_POINTS = 500
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from understudy.algorithms.config import Config, by_topic, field_docs
 from understudy.errors import ConfigError
-from understudy.runs.charts import small_chart
+from understudy.reports.charts import small_chart
+from understudy.reports.curves import Run
 from understudy.runs.csv_log import STEPS
 from understudy.runs.files import write_whole
-from understudy.runs.plots import Run
 from understudy.runs.progress import compact
 
 MOST_VIDEO_BYTES = 20_000_000

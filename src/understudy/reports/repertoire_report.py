@@ -11,13 +11,14 @@ import numpy as np
 
 from understudy.errors import CheckpointError
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-from understudy.qd.pictures import cells_svg
 from understudy.qd.repertoire import Repertoire
 from understudy.qd.repertoire_file import CENTROIDS, unpack
 from understudy.qd.tessellation import Cells, Cvt, make_grid
-from understudy.runs import checkpoint, page
-from understudy.runs.growth import EVALUATIONS, METRICS, OFFSET
-from understudy.runs.plots import Run, read_run
+from understudy.reports import page
+from understudy.reports.curves import Run, read_run
+from understudy.reports.growth import EVALUATIONS, METRICS, OFFSET
+from understudy.reports.maps import cells_svg
+from understudy.runs import checkpoint
 from understudy.runs.progress import compact
 from understudy.state_dict import part_of
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from understudy.runs.plots import (
+from understudy.reports.curves import (
     INK,
     Run,
     add_legend,

@@ -4,9 +4,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from understudy.runs import growth as module
+from understudy.reports import growth as module
+from understudy.reports.growth import CORRECTED, METRICS, growth
 from understudy.runs.csv_log import CsvLog
-from understudy.runs.growth import CORRECTED, METRICS, growth
 
 
 def write_run(folder, rows=3, seed=0, offset=-50.0, corrected=False, **about):

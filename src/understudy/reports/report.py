@@ -10,11 +10,11 @@ import numpy as np
 
 from understudy.algorithms import available
 from understudy.ops.statistics import iqm, stratified_bootstrap_interval
-from understudy.runs import page
-from understudy.runs.charts import wide_chart
+from understudy.reports import page
+from understudy.reports.charts import wide_chart
+from understudy.reports.curves import EVALUATION, TRAINING, Run, curves_of, read_run, spread_of
+from understudy.reports.page import known
 from understudy.runs.csv_log import STEPS
-from understudy.runs.page import known
-from understudy.runs.plots import EVALUATION, TRAINING, Run, curves_of, read_run, spread_of
 from understudy.runs.progress import compact
 
 MOST_SEEDS = 8  # with a column of their own in the table of evaluations

@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 from policy_cases import EVERY, REMEMBERING, assert_agree, case
 
+from understudy.export.onnx import IR_VERSION, OPSET, export_onnx
 from understudy.runner import Node
-from understudy.runs.onnx_export import IR_VERSION, OPSET, export_onnx
 from understudy.types import ConfigError
 
 

@@ -20,10 +20,10 @@ from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
 
 from understudy.errors import ConfigError
-from understudy.qd.outlines import NOTHING, Panel, panels
 from understudy.qd.repertoire import Repertoire, metrics
+from understudy.reports.curves import INK
+from understudy.reports.outlines import NOTHING, Panel, panels
 from understudy.runs.files import write_whole
-from understudy.runs.plots import INK
 
 COLORS = colormaps["viridis"]
 EMPTY = "#e3e6ea"

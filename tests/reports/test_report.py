@@ -9,9 +9,9 @@ import pytest
 
 from understudy.algorithms import find
 from understudy.errors import ConfigError, UnderstudyError
-from understudy.runs import page as module
+from understudy.reports import page as module
+from understudy.reports.report import report
 from understudy.runs.csv_log import CsvLog
-from understudy.runs.report import report
 
 SAC = find("sac").config_class
 VOID = {"meta", "img", "br", "path", "use", "rect"}

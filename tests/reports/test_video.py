@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from understudy.errors import ConfigError, EnvironmentError
-from understudy.runs.video import record_episode
+from understudy.reports.video import record_episode
 
 LENGTH = 6
 
@@ -173,7 +173,7 @@ def test_a_simulator_without_a_screen_gets_a_hint(tmp_path, monkeypatch):
     entry = "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv"
     monkeypatch.setattr(gymnasium.spec("Broken-v0"), "entry_point", entry)
     monkeypatch.setattr(
-        "understudy.runs.video.gymnasium.make", lambda *_, **__: Lamp(None, "broken")
+        "understudy.reports.video.gymnasium.make", lambda *_, **__: Lamp(None, "broken")
     )
     with pytest.raises(EnvironmentError, match=r"no screen; without a screen, set MUJOCO_GL=egl"):
         record_episode(lambda observation: 0, "Broken-v0", tmp_path / "film.mp4")

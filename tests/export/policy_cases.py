@@ -13,10 +13,10 @@ from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
 from understudy.algorithms.normalization import normalized
 from understudy.envs.spaces import to_real
+from understudy.export.describe import describe
 from understudy.networks import Moments, Networks
 from understudy.networks.encoders import look
 from understudy.observing import Packer
-from understudy.runs.describe import describe
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
 
 OBSERVATION = 3

@@ -1,0 +1,1 @@
+"""Policies for other programs: the graph of a policy, and ONNX."""

@@ -1,0 +1,1 @@
+"""Pictures, pages and videos of runs, repertoires and evaluations."""
