@@ -33,6 +33,7 @@ COMMANDS = {
     "report": Command("report", "report RUN", "write a run as one HTML page"),
     "export": Command("export", "export RUN policy.onnx", "write the policy alone, as one file"),
     "sweep": Command("sweep", "sweep ALGO ENV --vary …", "try many settings, all at once"),
+    "doctor": Command("doctor", "doctor", "show versions, devices, precision, cache and extras"),
     "list": Command("listing", "list [envs|presets]", "what there is: algorithms, environments"),
 }
 

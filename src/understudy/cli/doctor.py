@@ -1,0 +1,111 @@
+"""`understudy doctor`: what this installation has, and what could be wrong with it."""
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from understudy.cli.parsing import Parser
+
+CORE = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "safetensors")
+EXTRAS = {  # extra: the distribution that it installs
+    "mujoco": "mujoco",
+    "atari": "ale-py",
+    "minatar": "minatar",
+    "brax": "brax",
+    "onnx": "onnx",
+    "optuna": "optuna",
+    "ray": "ray",
+    "video": "imageio-ffmpeg",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
+}
+TF32 = (
+    "products of matrices use TF32 on this GPU, which spoils training on some simulators; "
+    "JAX_DEFAULT_MATMUL_PRECISION=highest computes in float32"
+)
+
+
+def parser(arguments: list[str]) -> Parser:
+    result = Parser(
+        prog="understudy doctor",
+        description="Show versions, devices, precision, the compilation cache and extras.",
+    )
+    result.set_defaults(command=_command)
+    result.add_argument("--json", action="store_true", help="print one JSON object")
+    return result
+
+
+def _command(options: Any) -> None:
+    found = examine()
+    print(json.dumps(found) if options.json else "\n".join(_lines(found)))
+
+
+def examine() -> dict[str, Any]:
+    """Everything that the command shows."""
+    import jax
+
+    from understudy.training.devices import use_compilation_cache
+
+    use_compilation_cache()
+    cache = _setting("jax_compilation_cache_dir")
+    devices = jax.devices()
+    precision = _setting("jax_default_matmul_precision")
+    tf32 = devices[0].platform == "gpu" and precision in (None, "default", "tensorfloat32")
+    return {
+        "versions": {name: _version(name) for name in ("understudy", *CORE)}
+        | {"python": platform.python_version()},
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": _cores()},
+        "devices": [f"{device.platform}: {device.device_kind}" for device in devices],
+        "matmul_precision": precision or "default",
+        "compilation_cache": cache,
+        "compilation_cache_bytes": _size(Path(cache)) if cache else 0,
+        "extras": {extra: _version(name) for extra, name in EXTRAS.items()},
+        "warnings": [TF32] if tf32 else [],
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    versions, extras = found["versions"], found["extras"]
+    missing = [extra for extra, version in extras.items() if version is None]
+    cache, size = found["compilation_cache"], found["compilation_cache_bytes"]
+    lines = [
+        f"understudy     {versions['understudy']}, Python {versions['python']}",
+        "versions       " + ", ".join(f"{name} {versions[name] or 'missing'}" for name in CORE),
+        f"machine        {found['machine']['system']}, {found['machine']['cores']} cores",
+        "devices        " + ", ".join(found["devices"]),
+        f"precision      {found['matmul_precision']} (products of matrices)",
+        f"cache          {cache} ({size / 2**20:,.0f} MiB)" if cache else "cache          off",
+        "extras         " + ", ".join(f"{x} {version}" for x, version in extras.items() if version),
+    ]
+    if missing:
+        lines.append(f"not installed  {', '.join(missing)} (pip install 'understudy[NAME]')")
+    return lines + [f"warning        {warning}" for warning in found["warnings"]]
+
+
+def _setting(name: str) -> Any:
+    """One of JAX's own settings. (Its config declares them at run time.)"""
+    import jax
+
+    return getattr(jax.config, name)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

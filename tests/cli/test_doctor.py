@@ -1,0 +1,49 @@
+import json
+from importlib import metadata
+
+import jax
+import pytest
+
+from understudy.cli import doctor
+
+
+def test_it_shows_what_is_installed(run):
+    code, out, err = run("doctor")
+    assert code == 0 and err == ""
+    assert f"jax {metadata.version('jax')}" in out
+    assert "devices        cpu: " in out
+    assert str(jax.config.jax_compilation_cache_dir) in out
+    assert "mujoco" in out and "warning" not in out
+
+
+def test_as_json(run):
+    code, out, _ = run("doctor", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["versions"]["jax"] == metadata.version("jax")
+    assert found["matmul_precision"] and found["warnings"] == []
+
+
+def test_what_is_missing_is_named(monkeypatch, run):
+    monkeypatch.setitem(doctor.EXTRAS, "brax", "there-is-no-such-distribution")
+    _, out, _ = run("doctor")
+    assert "not installed  " in out and "brax" in out.split("not installed")[1]
+
+
+class Gpu:
+    platform, device_kind = "gpu", "A Card"
+
+
+@pytest.mark.parametrize(("precision", "warned"), [(None, True), ("highest", False)])
+def test_tf32_is_warned_of(monkeypatch, run, precision, warned):
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
+    with jax.default_matmul_precision(precision):
+        _, out, _ = run("doctor")
+    assert ("TF32" in out) == warned and "gpu: A Card" in out
+
+
+def test_the_size_of_the_cache_is_counted(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a").write_bytes(bytes(10))
+    (tmp_path / "in" / "b").write_bytes(bytes(5))
+    assert doctor._size(tmp_path) == 15
+    assert doctor._size(tmp_path / "nowhere") == 0
