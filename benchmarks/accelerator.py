@@ -29,7 +29,7 @@ from understudy.agent import agent_class
 from understudy.algorithms import find
 from understudy.buffers import ReplayBuffer, ReplayState
 from understudy.training import updates as engine
-from understudy.training.seed_axis import INITIALIZATION, member_keys, over_members
+from understudy.training.seed_axis import INITIALIZATION, over_seeds, seed_keys
 from understudy.training.update import LearnerState
 from understudy.types import ArraySpec, Continuous, Spec
 
@@ -91,7 +91,7 @@ def random_replay(members: int, buffer: ReplayBuffer) -> ReplayState:
 def initial_learners(algorithm: Any, members: int) -> LearnerState:
     metrics = len(engine.metric_names(algorithm, SPEC, num_envs=1))
     initial = partial(engine.begin, algorithm, SPEC, 1, metrics)
-    return jax.jit(jax.vmap(initial))(member_keys(0, members, INITIALIZATION))
+    return jax.jit(jax.vmap(initial))(seed_keys(0, members, INITIALIZATION))
 
 
 def measure_scan(name: str, members: int, options: argparse.Namespace, record: Record) -> None:
@@ -104,7 +104,7 @@ def measure_scan(name: str, members: int, options: argparse.Namespace, record: R
     def many(learner: LearnerState, full: ReplayState, index: Any) -> LearnerState:
         return engine.updates(algorithm, buffer, learner, full, index, count)[0]
 
-    program = jax.jit(over_members(many, members, shared=(2,)), donate_argnums=0)
+    program = jax.jit(over_seeds(many, members, shared=(2,)), donate_argnums=0)
     began = time.perf_counter()
     learner = jax.block_until_ready(program(learner, full, np.int32(0)))
     first_call = time.perf_counter() - began

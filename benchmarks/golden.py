@@ -72,6 +72,7 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"^(learner/(?:.*\.)?state\.opt_state\.\w+)\.1\.(count|mu|nu)\b", r"\1.\2"),
     (r"^learner/((?:.*\.)?state)\.running\b", r"learner/\1.normalizer"),
     (r"^world/experience\.memory$", "world/experience.recurrent_state"),
+    (r"^(world/acting\.collector\.\d+)\.life$", r"\1.attempt"),
 ]
 
 # Configuration ("*": all) -> pattern of (new) names -> why they may differ, be missing or be extra.

@@ -238,7 +238,7 @@ def test_members_are_agents_of_their_own(three):
         np.testing.assert_array_equal(three[i - 3].act(OBSERVATIONS), actions[i])
         assert (actions[i] != actions[i - 1]).any()
     for index in (3, -4):
-        with pytest.raises(IndexError, match=f"3 members, got index {index}"):
+        with pytest.raises(IndexError, match=f"3 seeds, got index {index}"):
             three[index]
 
 

@@ -104,7 +104,7 @@ def test_evaluation_begins_every_episode_without_memory(walker):
     """It repeats itself, and is what `act` does that is given its memory back."""
     result = walker.evaluate(5)
     assert walker.evaluate(5) == result
-    seeds = EpisodeSeeds(walker.seed, envs_per_member=5).for_evaluation()
+    seeds = EpisodeSeeds(walker.seed, envs_per_seed=5).for_evaluation()
     by_hand = [played(walker, seeds(row, 0))[0] for row in range(5)]
     np.testing.assert_allclose(result["returns"], by_hand, atol=1e-5)
 

@@ -67,8 +67,8 @@ def measure(collectors: int, options: argparse.Namespace) -> tuple[float, float,
     bares = trainer._ray.get([bare.remote(sleep) for _ in range(collectors)])
     pause = int(options.warm_up * collectors / sleep)
     trainer.advance(max(pause, 4 * collectors * options.fragment))
-    crew, ray = trainer._crew(), trainer._ray
-    processes = [ray.get(post.actor.process.remote()) for post in crew.posts]
+    pool, ray = trainer._pool(), trainer._ray
+    processes = [ray.get(slot.actor.process.remote()) for slot in pool.slots]
     began, before = time.perf_counter(), trainer.steps
     used = [cpu_seconds(process) for process in [*processes, os.getpid()]]
     while time.perf_counter() - began < options.seconds:

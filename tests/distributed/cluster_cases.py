@@ -58,12 +58,12 @@ def train(agent, steps, *observers, run=RUN, **others):
     return agent.train(steps, run=run, observers=observers, progress=False, **others)
 
 
-def crew_of(agent):
-    return agent._ensure_trainer()._crew()
+def pool_of(agent):
+    return agent._ensure_trainer()._pool()
 
 
 def processes_of(agent):
-    return crew_of(agent).ask("process")
+    return pool_of(agent).ask("process")
 
 
 def kill(*processes):
@@ -113,8 +113,8 @@ def assert_counted_once(agent, steps):
 
 def everyone_is_back(agent):
     """Train on, so much at a time that everyone is asked, until all collectors deliver."""
-    crew = crew_of(agent)
-    while crew.alive < len(crew.posts):
+    pool = pool_of(agent)
+    while pool.alive < len(pool.slots):
         train(agent, 4 * FRAGMENT)
 
 

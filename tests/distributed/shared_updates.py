@@ -9,7 +9,7 @@ import numpy as np
 from understudy.algorithms import find
 from understudy.training.initialization import begin, metric_names
 from understudy.training.learner import updates
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import Setting
 from understudy.types import ArraySpec, Chunk, Continuous, Discrete, Spec, Step
 
@@ -67,7 +67,7 @@ def in_one_process(setting, learner, experience, first_index, count):
     """What everything else is compared with: learner and priorities."""
     index = jnp.int32(first_index)
     one = partial(updates, setting.algorithm, setting.buffer, first_index=index, count=count)
-    return jax.jit(over_members(one, setting.num_seeds))(learner, experience)
+    return jax.jit(over_seeds(one, setting.num_seeds))(learner, experience)
 
 
 def close(one, two, tolerance=1e-5):

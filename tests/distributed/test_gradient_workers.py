@@ -17,7 +17,7 @@ from cluster_cases import kill, wait_for_death
 from shared_updates import close, in_one_process, make_experience, make_learner, make_setting
 
 from understudy.algorithms.sac import SAC
-from understudy.distributed import worker_pool as crew
+from understudy.distributed import worker_pool as pool
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import GradientWorkers, check
 from understudy.types import ConfigError, UnderstudyError
@@ -63,7 +63,7 @@ def test_a_hundred_updates_are_those_of_one_process(ray):
     learner, experience = workers.learn(learner, experience, 60, UPDATES - 60)
     assert_as_one_process("sac", learner, experience)
     assert workers.facts() == {"gradient_workers": 2.0, "gradient_workers_replaced": 0.0}
-    actors = [worker.actor for worker in workers._crew.workers]
+    actors = [worker.actor for worker in workers._pool.workers]
     workers.close()
     for actor in actors:
         wait_for_death(ray, actor)
@@ -78,22 +78,22 @@ def test_priorities_are_those_of_one_process(of_ddqn):
 @pytest.mark.fault(39, "a gradient worker that is killed is replaced, and its share done again")
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
     of_ddqn.facts()
-    ask, victim = of_ddqn._crew.ask, of_ddqn._crew.workers[0].pid
+    ask, victim = of_ddqn._pool.ask, of_ddqn._pool.workers[0].pid
 
     def ask_and_kill(task):
         number = ask(task)
-        if number % UPDATES == 0 and of_ddqn._crew.workers[0].pid == victim:
-            of_ddqn._crew._hand_out()
+        if number % UPDATES == 0 and of_ddqn._pool.workers[0].pid == victim:
+            of_ddqn._pool._hand_out()
             os.kill(victim, signal.SIGKILL)
         return number
 
-    monkeypatch.setattr(of_ddqn._crew, "ask", ask_and_kill)
+    monkeypatch.setattr(of_ddqn._pool, "ask", ask_and_kill)
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
     assert_as_one_process("ddqn", learner, experience)
     assert of_ddqn.facts()["gradient_workers_replaced"] == 1
     while of_ddqn.facts()["gradient_workers"] < 2:  # the other one did its share meanwhile
         learner, experience = of_ddqn.learn(learner, experience, UPDATES, 1)
-    assert of_ddqn._crew.workers[0].pid != victim
+    assert of_ddqn._pool.workers[0].pid != victim
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
 )
 def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, 10)
-    crew_, hand_out = of_ddqn._crew, of_ddqn._crew._hand_out
+    crew_, hand_out = of_ddqn._pool, of_ddqn._pool._hand_out
     sleeper = crew_.workers[0].pid
 
     def hand_out_long_ago():
@@ -152,7 +152,7 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
         raise ray.exceptions.ObjectStoreFullError("full")
 
     monkeypatch.setattr(ray, "put", full)
-    monkeypatch.setattr(crew, "PAUSE", 0.0)
+    monkeypatch.setattr(pool, "PAUSE", 0.0)
     with pytest.raises(UnderstudyError, match=r"object store lost or refused .* 5 times"):
         of_ddqn.learn(learner, experience, UPDATES, 1)
 
@@ -161,7 +161,7 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     setting = case("ddqn")[0]
     workers = GradientWorkers(setting, Cluster(**TWO, gradient_mode="async"))
-    monkeypatch.setattr(workers._crew, "next", _in_order(workers._crew.next))
+    monkeypatch.setattr(workers._pool, "next", _in_order(workers._pool.next))
     before, ring = given("ddqn")
     learner, experience = workers.learn(before, ring, 0, 20)
     facts = workers.facts()
@@ -253,7 +253,7 @@ def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):
     broken = SAC(setting.algorithm.config, loss_addons=(addon,))
     workers = GradientWorkers(setting, Cluster(**TWO))
     workers.close()
-    workers._crew = crew.Crew(ray, replace(setting, algorithm=broken), Cluster(**TWO))
+    workers._pool = pool.WorkerPool(ray, replace(setting, algorithm=broken), Cluster(**TWO))
     with pytest.raises(error, match=words):
         workers.learn(learner, experience, 0, 1)
     workers.close()

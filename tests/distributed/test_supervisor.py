@@ -39,8 +39,8 @@ class FakeRay:
     def cluster_resources(self):
         return {"CPU": 2.0}
 
-    def hire(self, place, life):
-        actor = SimpleNamespace(place=place, life=life)
+    def hire(self, place, attempt):
+        actor = SimpleNamespace(place=place, attempt=attempt)
         actor.collect = SimpleNamespace(remote=self._take_an_order)
         return actor
 
@@ -62,28 +62,30 @@ def a_crew(places=2):
     return ray, Supervisor(ray, ray.hire, [0] * places, PATIENCE)
 
 
-def ordered(crew, post):
-    crew.order(post, None, 0, 1, False)
-    return list(post.orders)[-1]
+def ordered(pool, slot):
+    pool.order(slot, None, 0, 1, False)
+    return list(slot.orders)[-1]
 
 
-def delivery(post, number, life=None):
+def delivery(slot, number, attempt=None):
     order = supervising.Order(number, 0, 1, False)
-    life = post.life if life is None else life
-    return Delivery(post.place, life, order, np.zeros(1), [], {})
+    attempt = slot.attempt if attempt is None else attempt
+    return Delivery(slot.place, attempt, order, np.zeros(1), [], {})
 
 
 @pytest.mark.fault(42, "doubles, late deliveries and such out of turn are ignored and counted")
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
-def test_each_order_of_the_present_life_is_taken_once_and_in_turn(said):
-    _, crew = a_crew(1)
-    [post] = crew.posts
-    crew.replace(post, "was lost")
+def test_each_order_of_the_present_attempt_is_taken_once_and_in_turn(said):
+    _, pool = a_crew(1)
+    [slot] = pool.slots
+    pool.replace(slot, "was lost")
     taken = [
-        (life, number) for life, number in said if crew.expects(post, delivery(post, number, life))
+        (attempt, number)
+        for attempt, number in said
+        if pool.expects(slot, delivery(slot, number, attempt))
     ]
     assert taken == [(1, number) for number in range(len(taken))]
-    assert crew.ignored == len(said) - len(taken)
+    assert pool.ignored == len(said) - len(taken)
     following = iter(said)  # and nothing was ignored that was due
     due = 0
     for one in following:
@@ -95,95 +97,95 @@ def test_each_order_of_the_present_life_is_taken_once_and_in_turn(said):
 @pytest.mark.parametrize("name", ["ObjectLostError", "ObjectStoreFullError", "RaySystemError"])
 @pytest.mark.parametrize("of_the_task", [False, True])
 def test_a_lost_delivery(name, of_the_task):
-    ray, crew = a_crew()
-    post = crew.posts[0]
-    first, second = ordered(crew, post), ordered(crew, post)
+    ray, pool = a_crew()
+    slot = pool.slots[0]
+    first, second = ordered(pool, slot), ordered(pool, slot)
     error = getattr(ray.exceptions, name)("gone")
     if of_the_task:
         error, cause = ray.exceptions.RayTaskError(), error
         error.cause = cause
-    ray.results = {first: error, second: delivery(post, 1)}
-    [taken] = crew.deliveries()
+    ray.results = {first: error, second: delivery(slot, 1)}
+    [taken] = pool.deliveries()
     assert taken.order.number == 1 and taken.torn
-    assert (crew.lost, crew.replaced, crew.ordered()) == (1, 0, 0)
-    third = ordered(crew, post)
-    ray.results = {third: delivery(post, 2)}
-    assert [one.torn for one in crew.deliveries()] == [False]
+    assert (pool.lost, pool.replaced, pool.ordered()) == (1, 0, 0)
+    third = ordered(pool, slot)
+    ray.results = {third: delivery(slot, 2)}
+    assert [one.torn for one in pool.deliveries()] == [False]
 
 
 @pytest.mark.fault(39, "whoever takes the place begins anew; what was promised before is not heard")
 def test_a_death_frees_its_orders_and_cuts_only_what_follows():
-    ray, crew = a_crew()
-    post = crew.posts[0]
-    first, second, third = (ordered(crew, post) for _ in range(3))
-    ray.results = {first: delivery(post, 0), second: ray.exceptions.RayActorError(),
+    ray, pool = a_crew()
+    slot = pool.slots[0]
+    first, second, third = (ordered(pool, slot) for _ in range(3))
+    ray.results = {first: delivery(slot, 0), second: ray.exceptions.RayActorError(),
                    third: ray.exceptions.RayActorError()}  # fmt: skip
-    [taken] = crew.deliveries()
+    [taken] = pool.deliveries()
     assert not taken.torn
-    assert (crew.replaced, crew.ordered(), post.life) == (1, 0, 1)
-    assert [actor.life for actor in ray.killed] == [0]
-    again = ordered(crew, post)
-    ray.results[again] = delivery(post, 0)
-    [taken] = crew.deliveries()
-    assert (taken.life, taken.order.number, taken.torn) == (1, 0, True)
+    assert (pool.replaced, pool.ordered(), slot.attempt) == (1, 0, 1)
+    assert [actor.attempt for actor in ray.killed] == [0]
+    again = ordered(pool, slot)
+    ray.results[again] = delivery(slot, 0)
+    [taken] = pool.deliveries()
+    assert (taken.attempt, taken.order.number, taken.torn) == (1, 0, True)
 
 
 @pytest.mark.fault(40, "one place that kills everyone who takes it: given up")
 def test_fruitless_replacements_end():
-    _, crew = a_crew()
-    post = crew.posts[0]
+    _, pool = a_crew()
+    slot = pool.slots[0]
     for _ in range(supervising.MOST_FRUITLESS - 1):
-        crew.replace(post, "died")
-    ordered(crew, post)
+        pool.replace(slot, "died")
+    ordered(pool, slot)
     with pytest.raises(ClusterError, match=r"collector 0 was replaced 5 times .* it died$"):
-        crew.replace(post, "died")
-    assert crew.ordered() == 0 and crew.ask("named") == [None, None]
+        pool.replace(slot, "died")
+    assert pool.ordered() == 0 and pool.ask("named") == [None, None]
 
 
 def test_a_delivery_between_them_makes_them_fruitful():
-    _, crew = a_crew()
-    post = crew.posts[0]
+    _, pool = a_crew()
+    slot = pool.slots[0]
     for _ in range(3 * supervising.MOST_FRUITLESS):
-        crew.replace(post, "died")
-        assert crew.expects(post, delivery(post, 0))
+        pool.replace(slot, "died")
+        assert pool.expects(slot, delivery(slot, 0))
 
 
-def _both_delivered(ray, crew):
-    for post in crew.posts:
-        ray.results[ordered(crew, post)] = delivery(post, 0)
-    assert len(crew.deliveries()) == crew.alive == 2
+def _both_delivered(ray, pool):
+    for slot in pool.slots:
+        ray.results[ordered(pool, slot)] = delivery(slot, 0)
+    assert len(pool.deliveries()) == pool.alive == 2
 
 
 @pytest.mark.fault(42, "one who is silent for too long is replaced")
 def test_silence_is_measured_while_something_is_ordered(clock):
-    ray, crew = a_crew()
-    _both_delivered(ray, crew)
+    ray, pool = a_crew()
+    _both_delivered(ray, pool)
     clock.now += 100 * PATIENCE  # idle, not silent
-    ordered(crew, crew.posts[0])
-    assert crew.deliveries() == [] and crew.replaced == 0
+    ordered(pool, pool.slots[0])
+    assert pool.deliveries() == [] and pool.replaced == 0
     clock.now += PATIENCE + 1
-    crew.rested()  # the learner was busy
-    assert crew.deliveries() == [] and crew.replaced == 0
+    pool.rested()  # the learner was busy
+    assert pool.deliveries() == [] and pool.replaced == 0
     clock.now += PATIENCE + 1
-    assert crew.deliveries() == [] and crew.replaced == 1
-    assert [post.life for post in crew.posts] == [1, 0]
+    assert pool.deliveries() == [] and pool.replaced == 1
+    assert [slot.attempt for slot in pool.slots] == [1, 0]
 
 
 @pytest.mark.fault(40, "everyone is silent: given up")
 def test_everyone_is_silent(clock):
-    ray, crew = a_crew()
-    _both_delivered(ray, crew)
-    for post in crew.posts:
-        ordered(crew, post)
+    ray, pool = a_crew()
+    _both_delivered(ray, pool)
+    for slot in pool.slots:
+        ordered(pool, slot)
     clock.now += PATIENCE + 1
     with pytest.raises(ClusterError, match=r"delivered anything for 11 s \(2 were asked for, 0"):
-        crew.deliveries()
-    assert crew.ordered() == 0
+        pool.deliveries()
+    assert pool.ordered() == 0
 
 
 def test_who_has_not_begun_yet_is_given_time(clock):
-    _, crew = a_crew()
-    for post in crew.posts:
-        ordered(crew, post)
+    _, pool = a_crew()
+    for slot in pool.slots:
+        ordered(pool, slot)
     clock.now += supervising.SECONDS_TO_START - 1
-    assert crew.deliveries() == [] and crew.replaced == 0
+    assert pool.deliveries() == [] and pool.replaced == 0

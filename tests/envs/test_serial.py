@@ -43,9 +43,9 @@ def test_the_callers_action_is_never_touched():
 
 
 def test_members_meet_the_episodes_of_their_own_seeds():
-    many = EpisodeSeeds(3, envs_per_member=2, members=3)
+    many = EpisodeSeeds(3, envs_per_seed=2, num_seeds=3)
     for member in range(3):
-        alone = EpisodeSeeds(3 + member, envs_per_member=2)
+        alone = EpisodeSeeds(3 + member, envs_per_seed=2)
         for env in range(2):
             for episode in range(4):
                 assert many(member * 2 + env, episode) == alone(env, episode)

@@ -14,7 +14,7 @@ from understudy.algorithms.ddqn.losses import mean_q
 from understudy.algorithms.normalization import normalized
 from understudy.envs.spaces import to_real
 from understudy.export.describe import describe
-from understudy.networks import Moments, Networks
+from understudy.networks import Networks, Statistics
 from understudy.networks.encoders import look
 from understudy.observing import Packer
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
@@ -189,7 +189,7 @@ def make(name, action, settings, seen=VECTOR, networks=None, seed=3) -> Case:
         mean, variance = rng.normal(size=seen.shape), rng.uniform(0.04, 9.0, seen.shape)
         rest = jnp.asarray(np.full(seen.shape, 1e-8, np.float32))
         policy = policy._replace(
-            seen=Moments(jnp.int32(99), jnp.float32(mean), jnp.float32(variance), rest)
+            seen=Statistics(jnp.int32(99), jnp.float32(mean), jnp.float32(variance), rest)
         )
     return Case(built, policy, spec)
 

@@ -46,12 +46,12 @@ def agent(ray):
 
 def struck(agent, strike):
     """Train, with a blow in the middle; gives how many were replaced meanwhile."""
-    steps, replaced = agent.steps, cases.crew_of(agent).replaced
+    steps, replaced = agent.steps, cases.pool_of(agent).replaced
     cases.train(agent, STEPS, cases.once_at(steps + STEPS // 2, strike))
     cases.assert_counted_once(agent, steps + STEPS)
     cases.everyone_is_back(agent)
     cases.assert_counted_once(agent, agent.steps)
-    return cases.crew_of(agent).replaced - replaced
+    return cases.pool_of(agent).replaced - replaced
 
 
 @pytest.mark.fault(39, "a killed collector is replaced; each transition counts once")
@@ -68,18 +68,18 @@ def test_a_killed_collector_is_replaced(agent):
 
 @pytest.mark.fault(39, "what it had delivered is kept, and does not run on into what comes next")
 def test_a_death_between_two_deliveries_cuts_the_lane(agent, ray):
-    trainer, crew = agent._ensure_trainer(), cases.crew_of(agent)
+    trainer, pool = agent._ensure_trainer(), cases.pool_of(agent)
 
     def strike():
         """When one order of its two has been carried out, and nobody has looked yet."""
-        post = crew.posts[0]
+        slot = pool.slots[0]
         process = cases.processes_of(agent)[0]
-        trainer._take_in(crew, crew.deliveries())
+        trainer._take_in(pool, pool.deliveries())
         trainer._arrived.clear()  # all of them begin anew
-        for each in crew.posts:
+        for each in pool.slots:
             each.torn = True
-        trainer._give_orders(crew)
-        first, second = post.orders
+        trainer._give_orders(pool)
+        first, second = slot.orders
         ray.wait([first])
         cases.kill(process)
         with pytest.raises(ray.exceptions.RayActorError):
@@ -96,17 +96,17 @@ def test_all_collectors_are_killed_at_once(agent):
 
 @pytest.mark.fault(43, "an object that was lost: other steps are taken instead")
 def test_a_delivery_is_lost(agent, ray, monkeypatch):
-    get, lost, crew = ray.get, [], cases.crew_of(agent)
+    get, lost, pool = ray.get, [], cases.pool_of(agent)
 
     def losing(reference, **others):
-        if not lost and reference in crew.posts[0].orders:
+        if not lost and reference in pool.slots[0].orders:
             lost.append(reference)
             raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
         return get(reference, **others)
 
-    before = crew.lost
+    before = pool.lost
     assert struck(agent, lambda: monkeypatch.setattr(ray, "get", losing)) == 0
-    assert crew.lost == before + 1
+    assert pool.lost == before + 1
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_collector_that_was_away_and_comes_back(ray, monkeypatch):
 
     monkeypatch.setattr(ray, "kill", lambda actor: None)  # it cannot be reached
     cases.train(agent, 100, cases.once_at(50, strike))
-    while not cases.crew_of(agent).replaced:
+    while not cases.pool_of(agent).replaced:
         cases.train(agent, 50)
     os.kill(sleepers[0], signal.SIGCONT)
     cases.train(agent, 100)
@@ -147,12 +147,12 @@ def test_a_killed_gradient_worker_costs_no_update(ray):
     workers = agent._ensure_trainer()._workers
 
     def strike():
-        assert workers._crew.alive == 2
-        cases.kill(workers._crew.workers[0].pid)
+        assert workers._pool.alive == 2
+        cases.kill(workers._pool.workers[0].pid)
 
     cases.train(agent, 100, cases.once_at(50, strike))
     cases.assert_counted_once(agent, 100)
-    assert workers._crew.replaced == 1
+    assert workers._pool.replaced == 1
     agent.close()
 
 
@@ -206,7 +206,7 @@ def test_the_driver_is_killed_and_the_run_goes_on(ray, tmp_path):
     driver.stdout.close()
     assert listening.isdisjoint(DASHBOARDS)
     assert len(collectors) == 2
-    while any(map(_lives, collectors)):
+    while any(map(_attempts, collectors)):
         time.sleep(0.1)
     resumed = us.load(tmp_path / "run")
     before = resumed.steps
@@ -227,7 +227,7 @@ def _listening_everywhere():
     return ports
 
 
-def _lives(process):
+def _attempts(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -108,7 +108,7 @@ def test_a_run_without_steps_has_values_too(curve):
         (lambda: constant([1.0, [2.0, 3.0]]), "constant: value must be a number"),
         (lambda: linear(1.0, float("inf")), "linear: end must be finite, got inf"),
         (lambda: linear([1.0, NAN], 0.0), "linear: start must be finite"),
-        (lambda: linear([1.0, 2.0], [1.0, 2.0, 3.0]), "linear: .*member, got 2 and 3"),
+        (lambda: linear([1.0, 2.0], [1.0, 2.0, 3.0]), "linear: .*seed, got 2 and 3"),
         (lambda: linear(1.0, 0.0, steps=0), "linear: steps must be a whole .* 1, got 0"),
         (lambda: linear(1.0, 0.0, steps=2.5), "linear: steps must be a whole .*got 2.5"),
         (lambda: cosine(1.0, 0.0, steps="ten"), "cosine: steps must be a whole .*'ten'"),
@@ -126,7 +126,7 @@ def test_a_run_without_steps_has_values_too(curve):
         (lambda: piecewise([(5, 1.0), (5, 2.0)]), "piecewise: steps must increase"),
         (lambda: piecewise([(-1, 1.0)]), "piecewise: a point's step must be .* 0, got -1"),
         (lambda: piecewise([(0, 1.0), (9, NAN)]), "piecewise: the value at step 9 must be finite"),
-        (lambda: piecewise([(0, [1, 2]), (9, [1, 2, 3])]), "piecewise: .*member, got 2 and 3"),
+        (lambda: piecewise([(0, [1, 2]), (9, [1, 2, 3])]), "piecewise: .*seed, got 2 and 3"),
         (lambda: constant(np.full(500, NAN)), "constant: value must be finite"),
     ],
 )

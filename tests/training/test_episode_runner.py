@@ -14,7 +14,7 @@ from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
 from understudy.buffers import ReplayBuffer
 from understudy.envs import EpisodeSeeds, Guard, SerialEnvs
-from understudy.training.episode_runner import HostStage, NativeStage, finish
+from understudy.training.episode_runner import HostEpisodeRunner, NativeEpisodeRunner, finish
 from understudy.types import Chunk, Continuous
 
 # They end after 1, 2 and 4 steps, and not at all: numbers that float32 adds without rounding.
@@ -50,20 +50,20 @@ add = jax.jit(BUFFER.add)
 
 def play_native(over, limit):
     walk = NativeWalk()
-    stage = NativeStage(Onward(), walk, SPEC, (ROWS, 1), place(over), limit, buffer=BUFFER)
-    return jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
+    runner = NativeEpisodeRunner(Onward(), walk, SPEC, (ROWS, 1), place(over), limit, buffer=BUFFER)
+    return jax.jit(runner.play)(jnp.array(WAYS), KEYS, BUFFER.init())
 
 
-def host_stage(over="last", limit=None, plans=None, guard=None):
+def host_runner(over="last", limit=None, plans=None, guard=None):
     parts = [partial(Walk, plan=(plans or {}).get(row)) for row in range(ROWS)]
     envs = SerialEnvs(parts, SEEDS, True, guard or Guard(), host_place(over))
-    return HostStage(Onward(), envs, (ROWS, 1), host_place(over), limit)
+    return HostEpisodeRunner(Onward(), envs, (ROWS, 1), host_place(over), limit)
 
 
 def play_host(over, limit, only=True, ways=WAYS, **trouble):
-    stage, told = host_stage(over, limit, **trouble), []
-    observation = stage.envs.reset()
-    steps = stage.steps(jnp.array(ways), observation, tries=3, only=only)
+    runner, told = host_runner(over, limit, **trouble), []
+    observation = runner.envs.reset()
+    steps = runner.steps(jnp.array(ways), observation, tries=3, only=only)
     played = finish(steps, told.append)
     stored = BUFFER.init()
     for step, valid in told:
@@ -128,10 +128,10 @@ def test_environments_that_reset_themselves_change_nothing():
 def test_networks_do_the_same_on_native_and_on_host_environments():
     td3 = find("td3")(find("td3").config_class(hidden_sizes=(8,)))
     policies = jax.vmap(lambda key: td3.policy(td3.init(SPEC, key)))(KEYS)
-    native = NativeStage(td3, NativeWalk(), SPEC, (ROWS, 1), place("mean"))
+    native = NativeEpisodeRunner(td3, NativeWalk(), SPEC, (ROWS, 1), place("mean"))
     there, _ = jax.jit(native.play)(policies, KEYS)
     envs = SerialEnvs([Walk] * ROWS, SEEDS, descriptor=host_place("mean"))
-    here = HostStage(td3, envs, (ROWS, 1), host_place("mean")).play(policies, envs.reset())
+    here = HostEpisodeRunner(td3, envs, (ROWS, 1), host_place("mean")).play(policies, envs.reset())
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert len(set(here.total.tolist())) == ROWS
@@ -176,8 +176,8 @@ def test_a_policy_that_gives_no_numbers_fails_alone():
 
 def test_steps_that_are_not_finite_stay_out_of_replay():
     walk = NativeWalk(stumbles_at=-1.0)
-    stage = NativeStage(Onward(), walk, SPEC, (ROWS, 1), place("mean"), buffer=BUFFER)
-    played, stored = jax.jit(stage.play)(jnp.array(WAYS), KEYS, BUFFER.init())
+    runner = NativeEpisodeRunner(Onward(), walk, SPEC, (ROWS, 1), place("mean"), buffer=BUFFER)
+    played, stored = jax.jit(runner.play)(jnp.array(WAYS), KEYS, BUFFER.init())
     assert np.isnan(played.total[3]) and np.isnan(played.descriptor[3]).all()
     until = by_hand(WAYS[3], 2)  # at -1.5 it stumbles
     assert_lane_is(stored, 3, until, WAYS[3])

@@ -16,7 +16,7 @@ from shared_updates import (
 
 from understudy.buffers import sum_tree
 from understudy.training.gradient_sharding import Shares, check_shares, share, still_drawable
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.update import ready
 from understudy.types import ConfigError
 
@@ -46,7 +46,7 @@ def case(kind, members=1):
 def programs(kind, members):
     setting, _, _, shares = case(kind, members)
     return (
-        jax.jit(over_members(partial(ready, setting.algorithm, setting.buffer), members)),
+        jax.jit(over_seeds(partial(ready, setting.algorithm, setting.buffer), members)),
         jax.jit(shares.send, static_argnums=2),
         jax.jit(shares.answer, static_argnums=3),
         jax.jit(shares.receive, static_argnums=4),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.training.hyper_schedules import HyperSchedules, check_names, per_member
+from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -132,4 +132,4 @@ def test_what_cannot_move_is_named_with_what_can():
     with pytest.raises(ConfigError, match="critic_learning_rate is not set in the config"):
         check_names(["critic_learning_rate"], hyper, config)
     with pytest.raises(ConfigError, match="gamma must be a number"):
-        per_member("gamma", "high", 1)
+        per_seed("gamma", "high", 1)

@@ -16,7 +16,7 @@ from understudy.types import EnvironmentError, Spec
 
 @final
 class Acting:
-    """Turns observations into actions by one member's policy."""
+    """Turns observations into actions by one seed's policy."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec):
         self._algorithm, self._spec = algorithm, spec
@@ -25,13 +25,13 @@ class Acting:
         self._act = _act_program(algorithm)
 
     def act(
-        self, policies: Any, member: int, observation: Any, memory: Any, key: Any, explore: bool
+        self, policies: Any, seed_index: int, observation: Any, memory: Any, key: Any, explore: bool
     ) -> Any:
-        """The action of one member's policy for one observation or a batch; and what to remember,
+        """The action of one seed's policy for one observation or a batch; and what to remember,
         if the agent does."""
         rows, single = self._packer.rows(observation)
         before = self._before(memory, len(rows), single)
-        action, after = self._act(policies, member, rows, before, key, explore)
+        action, after = self._act(policies, seed_index, rows, before, key, explore)
         action = to_real(np.asarray(action), self._spec)
         action = action[0] if single else action
         if not self._width:
@@ -68,8 +68,8 @@ class Acting:
 
 @shared
 def _act_program(algorithm: Algorithm) -> Any:
-    def act(policies: Any, member: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
-        policy = jax.tree.map(lambda x: x[member], policies)
+    def act(policies: Any, seed_index: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
+        policy = jax.tree.map(lambda x: x[seed_index], policies)
         memory = algorithm.memory(policy, len(rows))
         # Without a memory, noise that lingers begins anew; with one, an episode may be going on.
         first = jnp.full(len(rows), before is None)

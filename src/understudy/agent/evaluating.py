@@ -26,7 +26,7 @@ class Evaluating:
     def __init__(self, trained: Trained, env_name: str | None):
         self._trained, self._env_name = trained, env_name
         self._evaluators: dict[EvaluationPlan, HostEvaluator | NativeEvaluator] = {}
-        self.scores: np.ndarray | None = None  # mean return of each member; NaN if it diverged
+        self.scores: np.ndarray | None = None  # mean return of each seed; NaN if it diverged
 
     def plan(
         self,
@@ -69,7 +69,7 @@ class Evaluating:
 
     @property
     def best(self) -> int:
-        """The member with the best score; the first one before there are any."""
+        """The seed with the best score; the first one before there are any."""
         if self.scores is None:
             return 0
         return int(np.nan_to_num(self.scores, nan=-np.inf).argmax())

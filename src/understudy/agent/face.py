@@ -39,7 +39,7 @@ from understudy.state_dict import name_leaves
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.evaluation import Evaluation, EvaluationPlan
 from understudy.training.factory import longest_episode, see_stacked
-from understudy.training.seed_axis import take_member
+from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Setting, Trainer
 from understudy.training.update import LearnerState
@@ -224,11 +224,11 @@ class Agent:
         return self.num_seeds
 
     def __getitem__(self, index: int) -> Any:
-        """One member as an agent of its own."""
+        """One seed as an agent of its own."""
         if not -self.num_seeds <= index < self.num_seeds:
-            raise IndexError(f"there are {self.num_seeds} members, got index {index}")
+            raise IndexError(f"there are {self.num_seeds} seeds, got index {index}")
         index %= self.num_seeds
-        member = type(self)(
+        single = type(self)(
             self.env_name or self._source,
             self.config,
             seed=self.seed + index,
@@ -239,16 +239,16 @@ class Agent:
             guard=self._trained.guard,
             cluster=self._trained.cluster,
         )
-        member.preset, member._device = self.preset, self._device
-        member._class_name = self._class_name
-        learner = name_leaves(take_member(self._learner(), index))
+        single.preset, single._device = self.preset, self._device
+        single._class_name = self._class_name
+        learner = name_leaves(take_seed(self._learner(), index))
         position = dataclasses.replace(self._position())  # its own: ours moves on
-        member._take(Snapshot(position, learner, None), refill=True)
-        return member
+        single._take(Snapshot(position, learner, None), refill=True)
+        return single
 
     @property
     def best(self) -> Any:
-        """The member that did best in training's last evaluation (the first one before any)."""
+        """The seed that did best in training's last evaluation (the first one before any)."""
         return self[self._evaluating.best]
 
     def set(self, **values: Any) -> None:

@@ -23,7 +23,7 @@ from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.distributed.config import Cluster
-from understudy.distributed.population_runner import RemotePlayhouse
+from understudy.distributed.population_runner import RemotePopulationRunner
 from understudy.distributed.population_runner import check as check_cluster
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
@@ -43,8 +43,12 @@ from understudy.state_dict import name_leaves
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import begin, metric_names
-from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
-from understudy.training.seed_axis import INITIALIZATION, member_keys
+from understudy.training.population_runner import (
+    EpisodePlan,
+    HostPopulationRunner,
+    PopulationRunner,
+)
+from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.snapshot import Position as AgentPosition
 from understudy.training.snapshot import Snapshot
 from understudy.training.update import LearnerState
@@ -269,14 +273,14 @@ class Illumination:
             if isinstance(self._source, NativeEnv):
                 self._illuminator = NativeIlluminator(self._plan, self._source)
             else:
-                where = (self._source, self._env_workers, self._guard, self._open_playhouse)
+                where = (self._source, self._env_workers, self._guard, self._open_population_runner)
                 self._illuminator = HostIlluminator(self._plan, *where)
         return self._illuminator
 
-    def _open_playhouse(self, programme: Programme) -> Playhouse:
+    def _open_population_runner(self, episode_plan: EpisodePlan) -> PopulationRunner:
         if self._cluster is not None and self._cluster.collectors:
-            return RemotePlayhouse(self._cluster, programme)
-        return HostPlayhouse(programme)
+            return RemotePopulationRunner(self._cluster, episode_plan)
+        return HostPopulationRunner(episode_plan)
 
     def _about(self) -> dict[str, Any]:
         """What this is, for files; `load` makes it again from this."""
@@ -326,10 +330,10 @@ class Illumination:
 
     @cached_property
     def _blank(self) -> LearnerState:
-        """What an agent has before it learns, with an axis of one member."""
+        """What an agent has before it learns, with an axis of one seed."""
         td3, spec = self._plan.td3, self._plan.spec
         initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
-        return jax.vmap(initial)(member_keys(self.seed, 1, INITIALIZATION))
+        return jax.vmap(initial)(seed_keys(self.seed, 1, INITIALIZATION))
 
     def _critics(self) -> dict[str, Any]:
         learners = self._ensure_illuminator().state.emitter

@@ -60,7 +60,7 @@ class Algorithm(abc.ABC):
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
     target_class: ClassVar[Any] = NoTargets  # its fields name the params that have a target
-    num_envs: ClassVar[int] = 1  # environments per member, where the user names no number
+    num_envs: ClassVar[int] = 1  # environments per seed, where the user names no number
     needs_bounds: ClassVar[bool] = True  # of continuous actions
 
     def __init__(

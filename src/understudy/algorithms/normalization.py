@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.networks.normalizer import Moments, fresh_moments, normalize
+from understudy.networks.normalizer import Statistics, initial_statistics, normalize
 from understudy.networks.normalizer import take_in as take_in_rows
 from understudy.types import History, Observation, Spec
 
 
 class Running(NamedTuple):
-    observation: Moments | None
-    returns: Moments | None
+    observation: Statistics | None
+    returns: Statistics | None
 
 
 def begin(config: Any, spec: Spec) -> Running:
     return Running(
-        observation=fresh_moments(spec.observation.shape)
+        observation=initial_statistics(spec.observation.shape)
         if config.normalize_observations
         else None,
-        returns=fresh_moments(()) if config.normalize_rewards else None,
+        returns=initial_statistics(()) if config.normalize_rewards else None,
     )
 
 
@@ -42,15 +42,15 @@ def take_in(
     )
 
 
-def normalized(moments: Moments | None, observation: Array) -> Array:
+def normalized(statistics: Statistics | None, observation: Array) -> Array:
     """The observation as networks see it."""
-    return observation if moments is None else normalize(moments, observation)
+    return observation if statistics is None else normalize(statistics, observation)
 
 
-def _normalize(moments: Moments, seen: Observation) -> Observation:
+def _normalize(statistics: Statistics, seen: Observation) -> Observation:
     if not isinstance(seen, History):
-        return normalize(moments, seen)
-    return dataclasses.replace(seen, observation=normalize(moments, seen.observation))
+        return normalize(statistics, seen)
+    return dataclasses.replace(seen, observation=normalize(statistics, seen.observation))
 
 
 def normalize_batch(running: Running, batch: Any) -> Any:

@@ -40,11 +40,11 @@ class Order(NamedTuple):
 class Delivery(NamedTuple):
     """What an order has led to."""
 
-    place: int  # of the collector in its crew
-    life: int  # which of those that held the place one after the other
+    place: int  # of the collector among all
+    attempt: int  # which of those that held the place one after the other
     order: Order
     rows: np.ndarray  # [K, iterations, N]: the steps
-    episodes: Episodes  # that ended meanwhile, per member
+    episodes: Episodes  # that ended meanwhile, per seed
     faults: dict[str, int]  # of the environments, since the collector began
     torn: bool = False  # it does not go on where the last one that was taken ended
 
@@ -53,19 +53,19 @@ class Delivery(NamedTuple):
 class RemoteCollector:
     """Becomes a Ray actor. It takes orders one after the other."""
 
-    def __init__(self, recipe: Recipe, place: int, life: int):
+    def __init__(self, recipe: Recipe, place: int, attempt: int):
         import jax
 
         # Acting is the host's affair: the accelerators are the learner's.
         jax.config.update("jax_platforms", "cpu")
-        self._place, self._life = place, life
-        self._collector = make_collector(recipe, place, life)
+        self._place, self._attempt = place, attempt
+        self._collector = make_collector(recipe, place, attempt)
 
     def collect(self, policy: list[np.ndarray], order: Order) -> Delivery:
         collector = self._collector
         rows = collector.collect(policy, order.random, order.iterations)
         faults = dict(collector.faults)
-        return Delivery(self._place, self._life, order, rows, collector.episodes(), faults)
+        return Delivery(self._place, self._attempt, order, rows, collector.episodes(), faults)
 
     def named(self) -> dict[str, np.ndarray]:
         from understudy.training.collector_state import state_dict
@@ -82,7 +82,7 @@ class RemoteCollector:
         return os.getpid()
 
 
-def make_collector(recipe: Recipe, place: int, life: int) -> Any:
+def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
     """The engine's collector, with the episodes and the noise of its place."""
     import jax
     import jax.numpy as jnp
@@ -98,7 +98,7 @@ def make_collector(recipe: Recipe, place: int, life: int) -> Any:
         setting.num_envs,
         setting.num_seeds,
         first_env=place * setting.num_envs,
-        life=life,
+        attempt=attempt,
     )
     rows = setting.num_seeds * setting.num_envs
     envs = recipe.source.make_host(rows, seeds, guard=recipe.guard)
@@ -111,5 +111,5 @@ def make_collector(recipe: Recipe, place: int, life: int) -> Any:
     policy = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     read = partial(jax.tree.unflatten, jax.tree.structure(policy))
     # A stream for each collector that there ever was: no two draw the same noise.
-    stream = 1 + place + 2**16 * life
+    stream = 1 + place + 2**16 * attempt
     return Collector(setting, envs, policy, read, jax.devices("cpu")[0], stream)

@@ -49,7 +49,7 @@ class Cluster:
     cpus_each: float = 1.0
     """Cores that Ray sets aside for every process."""
     devices: int = 1
-    """Accelerators over which the learner is spread: its members, or the rows of its batches."""
+    """Accelerators over which the learner is spread: its seeds, or the rows of its batches."""
 
     def __post_init__(self) -> None:
         problems = []

@@ -16,10 +16,10 @@ from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
-from understudy.distributed.worker_pool import Crew, Task
+from understudy.distributed.worker_pool import Task, WorkerPool
 from understudy.training.gradient_sharding import Shares, check_shares
 from understudy.training.rollout_updates import minibatch, minibatch_rows
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import Setting
 from understudy.training.update import LearnerState, Ready, ready
 from understudy.types import ConfigError
@@ -41,13 +41,13 @@ class GradientWorkers:
         """`setting` and `buffer` (default: the setting's own) have the lanes of all collectors."""
         check(setting, cluster)
         self._algorithm, self._count = setting.algorithm, cluster.gradient_workers
-        self._shares, self._members = Shares(setting), setting.num_seeds
+        self._shares, self._num_seeds = Shares(setting), setting.num_seeds
         self._asynchronous = cluster.gradient_mode == "async"
         # With G workers G - 1 others arrive between a gradient's start and its end.
         self._most_stale = cluster.max_staleness or 4 * self._count
         self.use_buffer(buffer or setting.buffer)
         ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
-        self._crew = Crew(ray, setting, cluster)
+        self._pool = WorkerPool(ray, setting, cluster)
         self._next_index: int | None = 0  # None within a call
         self._version = self._asked = self._dropped = self._replaced = 0
         self._flying: dict[int, InFlight] = {}
@@ -55,9 +55,9 @@ class GradientWorkers:
 
     def use_buffer(self, buffer: Buffer) -> None:
         """Compile what samples from this buffer."""
-        self._buffer, shares, members = buffer, self._shares, self._members
-        self._ready = jax.jit(over_members(partial(ready, self._algorithm, buffer), members))
-        self._minibatch = jax.jit(over_members(minibatch, members, shared=(2,)))
+        self._buffer, shares, num_seeds = buffer, self._shares, self._num_seeds
+        self._ready = jax.jit(over_seeds(partial(ready, self._algorithm, buffer), num_seeds))
+        self._minibatch = jax.jit(over_seeds(minibatch, num_seeds, shared=(2,)))
         self._send = jax.jit(shares.send, static_argnums=2)
 
         def receive(
@@ -69,15 +69,15 @@ class GradientWorkers:
             return shares.receive(answers, learner, experience, now, mask, self._asynchronous)
 
         rows = partial(minibatch_rows, self._algorithm)
-        self._order = jax.jit(over_members(rows, members))
+        self._order = jax.jit(over_seeds(rows, num_seeds))
         self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
 
     def learn(
         self, learner: LearnerState, experience: Any, first_index: int, count: int
     ) -> tuple[LearnerState, Any]:
-        """`count` updates, [members, ...] each. The priorities of what was given are given up."""
+        """`count` updates, [seeds, ...] each. The priorities of what was given are given up."""
         if first_index != self._next_index:  # another moment, or the last call did not end
-            self._crew.forget()
+            self._pool.forget()
             self._flying.clear()
             self._asked = first_index
         self._next_index = None
@@ -101,7 +101,7 @@ class GradientWorkers:
             else:
                 now = self._minibatch(whole, order[:, place], np.int32(index))
             mask, numbers = self._ask(learner, now, index, self._count)
-            answers = dict(self._crew.next() for _ in numbers)
+            answers = dict(self._pool.next() for _ in numbers)
             answers = [answers[number] for number in numbers]
             learner, experience = self._finish(answers, learner, experience, now, mask)
         return learner, experience
@@ -119,7 +119,7 @@ class GradientWorkers:
                 self._asked += 1
                 state = learner.state._replace(key=now.next_key)  # the next one draws others
                 learner = learner._replace(state=state)
-            number, answer = self._crew.next()
+            number, answer = self._pool.next()
             now, mask, version = self._flying.pop(number)
             if self._version - version > self._most_stale:
                 self._dropped += 1
@@ -143,7 +143,7 @@ class GradientWorkers:
         mask = self._algorithm.update_mask(index)
         sent, parts = jax.device_get(self._send(learner.state, now.batch, shares))
         key = np.asarray(now.key)
-        return mask, [self._crew.ask(Task(sent, part, key, mask)) for part in parts]
+        return mask, [self._pool.ask(Task(sent, part, key, mask)) for part in parts]
 
     def _finish(
         self, answers: list[Any], learner: LearnerState, experience: Any, now: Ready, mask: Any
@@ -156,9 +156,9 @@ class GradientWorkers:
 
     def facts(self) -> dict[str, float]:
         """About the workers, since the last call."""
-        replaced, self._replaced = self._crew.replaced - self._replaced, self._crew.replaced
+        replaced, self._replaced = self._pool.replaced - self._replaced, self._pool.replaced
         facts: dict[str, float] = {
-            "gradient_workers": self._crew.alive,
+            "gradient_workers": self._pool.alive,
             "gradient_workers_replaced": replaced,
         }
         if self._asynchronous:
@@ -171,7 +171,7 @@ class GradientWorkers:
 
     def close(self) -> None:
         """The workers belong to this process, and would end with it too."""
-        self._crew.close()
+        self._pool.close()
 
 
 def check(setting: Setting, cluster: Cluster) -> None:

@@ -5,26 +5,26 @@ from collections import deque
 from typing import Any, final
 
 from understudy.distributed.collectors import Delivery, Order, Recipe, make_collector
-from understudy.distributed.supervisor import Post
+from understudy.distributed.supervisor import Slot
 from understudy.training.collector_state import load_state_dict, state_dict
 
 
 @final
-class Alone:
+class LocalCollectors:
     """Carries out an order when it is asked for deliveries."""
 
     replaced = ignored = lost = 0
     alive = 1
 
-    def __init__(self, recipe: Recipe, life: int):
-        self._collector = make_collector(recipe, 0, life)
-        self.posts = [Post(0, life, None)]
+    def __init__(self, recipe: Recipe, attempt: int):
+        self._collector = make_collector(recipe, 0, attempt)
+        self.slots = [Slot(0, attempt, None)]
         self._to_do: deque[tuple[Any, Order]] = deque()
 
-    def order(self, post: Post, policy: Any, version: int, iterations: int, random: bool) -> None:
-        order = Order(post.ordered, version, iterations, random)
-        post.ordered += 1
-        post.orders[order.number] = order
+    def order(self, slot: Slot, policy: Any, version: int, iterations: int, random: bool) -> None:
+        order = Order(slot.ordered, version, iterations, random)
+        slot.ordered += 1
+        slot.orders[order.number] = order
         self._to_do.append((policy, order))
 
     def ordered(self) -> int:
@@ -33,10 +33,10 @@ class Alone:
     def deliveries(self) -> list[Delivery]:
         policy, order = self._to_do.popleft()
         rows = self._collector.collect(policy, order.random, order.iterations)
-        post = self.posts[0]
-        del post.orders[order.number]
+        slot = self.slots[0]
+        del slot.orders[order.number]
         faults, episodes = dict(self._collector.faults), self._collector.episodes()
-        return [Delivery(0, post.life, order, rows, episodes, faults)]
+        return [Delivery(0, slot.attempt, order, rows, episodes, faults)]
 
     def ask(self, method: str) -> list[Any]:
         assert method == "named", method

@@ -22,9 +22,9 @@ from understudy.distributed.collectors import Delivery, Order, Recipe, RemoteCol
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores
 from understudy.distributed.gradient_workers import GradientWorkers, check
-from understudy.distributed.local_collector import Alone
+from understudy.distributed.local_collector import LocalCollectors
 from understudy.distributed.replay_shards import ShardedWorkers
-from understudy.distributed.supervisor import Post, Supervisor
+from understudy.distributed.supervisor import Slot, Supervisor
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import Named, part_of, under
@@ -42,7 +42,7 @@ USUAL_FRAGMENT = 20  # iterations; divides what logs and evaluations are usually
 
 @final
 class ClusterTrainer(Trainer):
-    """Trains K members on K × N environments of every collector. An iteration is one step of one
+    """Trains K seeds on K × N environments of every collector. An iteration is one step of one
     collector's environments."""
 
     places: ClassVar[tuple[str, ...]] = EVERYWHERE
@@ -78,7 +78,7 @@ class ClusterTrainer(Trainer):
         self._recipe = Recipe(setting, source, guard)
         self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
         self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
-        self._supervisor: Supervisor | Alone | None = (
+        self._supervisor: Supervisor | LocalCollectors | None = (
             None  # not before it is known who is to come back
         )
         self._arrived: deque[Delivery] = deque()  # taken in, not yet learned from
@@ -109,46 +109,46 @@ class ClusterTrainer(Trainer):
         return block * max(1, round(wanted / block))
 
     def advance(self, iterations: int) -> None:
-        stop, crew = self.position.iterations + iterations, self._crew()
-        crew.rested()
+        stop, pool = self.position.iterations + iterations, self._pool()
+        pool.rested()
         while self.position.iterations < stop and not self.interrupted:
-            self._give_orders(crew)
-            if crew.ordered():
-                self._take_in(crew, crew.deliveries())
+            self._give_orders(pool)
+            if pool.ordered():
+                self._take_in(pool, pool.deliveries())
             if not self._together:
                 while self._arrived and not self.interrupted:
                     self._learn([self._arrived.popleft()])
-                    self._give_orders(crew)
-            elif not crew.ordered() and not self._missing(crew):
+                    self._give_orders(pool)
+            elif not pool.ordered() and not self._missing(pool):
                 self._learn_in_turn()
 
-    def _crew(self) -> Supervisor | Alone:
+    def _pool(self) -> Supervisor | LocalCollectors:
         if self._supervisor is None:
             self._supervisor = self._engage([0] * max(self._cluster.collectors, 1))
         return self._supervisor
 
-    def _engage(self, lives: list[int]) -> Supervisor | Alone:
+    def _engage(self, attempts: list[int]) -> Supervisor | LocalCollectors:
         if not self._cluster.collectors:
-            return Alone(self._recipe, lives[0])
+            return LocalCollectors(self._recipe, attempts[0])
 
-        def hire(place: int, life: int) -> Any:
-            return self._actor.remote(self._sent, place, life)
+        def hire(place: int, attempt: int) -> Any:
+            return self._actor.remote(self._sent, place, attempt)
 
-        return Supervisor(self._ray, hire, lives, self._cluster.patience)
+        return Supervisor(self._ray, hire, attempts, self._cluster.patience)
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _give_orders(self, crew: Supervisor | Alone) -> None:
+    def _give_orders(self, pool: Supervisor | LocalCollectors) -> None:
         """As much as may be in flight; where all wait for each other, what a round still needs."""
         waiting = sum(delivery.order.iterations for delivery in self._arrived)
-        ahead = self.position.iterations + crew.ordered() + waiting
+        ahead = self.position.iterations + pool.ordered() + waiting
         # What is on policy must not wait behind another order.
         for turn in range(1 if self._together or self._on_policy else self._cluster.in_flight):
-            for post in self._missing(crew) if self._together else crew.posts:
+            for slot in self._missing(pool) if self._together else pool.slots:
                 length = self._next_length(ahead)
-                if length and len(post.orders) <= turn:
+                if length and len(slot.orders) <= turn:
                     random = self.update_schedule.random(ahead)
-                    crew.order(post, self._policy(), self._version, length, random)
+                    pool.order(slot, self._policy(), self._version, length, random)
                     ahead += length
 
     def _next_length(self, ahead: int) -> int:
@@ -160,12 +160,12 @@ class ClusterTrainer(Trainer):
             return self._length if reached < self.goal else 0
         return max(0, min(self._length, self.goal - ahead))
 
-    def _missing(self, crew: Supervisor | Alone) -> list[Post]:
+    def _missing(self, pool: Supervisor | LocalCollectors) -> list[Slot]:
         """Whose steps a round still needs, and who was not asked for them, or has lost them."""
         here = {delivery.place for delivery in self._arrived}
         waiting = sum(delivery.order.iterations for delivery in self._arrived)
-        ahead = self.position.iterations + crew.ordered() + waiting
-        missing = [post for post in crew.posts if not post.orders and post.place not in here]
+        ahead = self.position.iterations + pool.ordered() + waiting
+        missing = [slot for slot in pool.slots if not slot.orders and slot.place not in here]
         return missing if self._next_length(ahead) else []
 
     def _policy(self) -> Any:
@@ -179,11 +179,11 @@ class ClusterTrainer(Trainer):
 
     # -- deliveries -------------------------------------------------------------------------
 
-    def _take_in(self, crew: Supervisor | Alone, deliveries: list[Delivery]) -> None:
+    def _take_in(self, pool: Supervisor | LocalCollectors, deliveries: list[Delivery]) -> None:
         dropped = set()  # places
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
-            self._faults[delivery.place, delivery.life] = delivery.faults
+            self._faults[delivery.place, delivery.attempt] = delivery.faults
             order = delivery.order
             stale = 0 if order.random else self._version - order.version
             self._staleness.append(stale)
@@ -195,7 +195,7 @@ class ClusterTrainer(Trainer):
                 dropped.discard(delivery.place)
                 self._arrived.append(delivery._replace(torn=torn))
         for place in dropped:
-            crew.posts[place].torn = True
+            pool.slots[place].torn = True
 
     def _learn_in_turn(self) -> None:
         """What a synchronous round has brought, always in the same order."""
@@ -240,11 +240,11 @@ class ClusterTrainer(Trainer):
         """Rows all of one length, so that there is one program for them, and their first lane. The
         first row is no step: it ends the lane's open episode if these steps do not go on with
         it."""
-        members, iterations, num_envs = rows.shape
-        padded = np.zeros((members, self._length + 1, num_envs), rows.dtype)
+        num_seeds, iterations, num_envs = rows.shape
+        padded = np.zeros((num_seeds, self._length + 1, num_envs), rows.dtype)
         padded[:, 1 : iterations + 1] = rows
         padded["last"][:, 0] = delivery.torn
-        return padded, np.full(members, delivery.place * num_envs, np.int32)
+        return padded, np.full(num_seeds, delivery.place * num_envs, np.int32)
 
     # -- what is told, and what is kept ------------------------------------------------------
 
@@ -252,10 +252,10 @@ class ClusterTrainer(Trainer):
         taken, self._episodes = self._episodes, []
         return [
             (
-                np.concatenate([np.zeros(0), *(each[member][0] for each in taken)]),
-                np.concatenate([np.zeros(0, np.int64), *(each[member][1] for each in taken)]),
+                np.concatenate([np.zeros(0), *(each[seed_index][0] for each in taken)]),
+                np.concatenate([np.zeros(0, np.int64), *(each[seed_index][1] for each in taken)]),
             )
-            for member in range(self.setting.num_seeds)
+            for seed_index in range(self.setting.num_seeds)
         ]
 
     def faults(self) -> dict[str, int]:
@@ -267,12 +267,12 @@ class ClusterTrainer(Trainer):
 
     def facts(self) -> dict[str, float]:
         """The line that says how the cluster is doing."""
-        crew = self._crew()
+        pool = self._pool()
         facts = {
-            "collectors": crew.alive,
-            "collectors_replaced": crew.replaced,
-            "deliveries_lost": crew.lost,
-            "deliveries_ignored": crew.ignored,
+            "collectors": pool.alive,
+            "collectors_replaced": pool.replaced,
+            "deliveries_lost": pool.lost,
+            "deliveries_ignored": pool.ignored,
             "transitions_dropped": self._dropped,
             "replay_ratio": self.position.updates / max(self.steps, 1),
         }
@@ -302,13 +302,13 @@ class ClusterTrainer(Trainer):
 
     def _name_acting(self) -> Named:
         """Waits for what is in flight: it is kept, and learned from when the run goes on."""
-        crew = self._crew()
-        while crew.ordered():
-            self._take_in(crew, crew.deliveries())
+        pool = self._pool()
+        while pool.ordered():
+            self._take_in(pool, pool.deliveries())
         named = {"version": np.array(self._version)}
-        for post, kept in zip(crew.posts, crew.ask("named"), strict=True):
-            told = {"life": np.array(post.life), "torn": np.array(post.torn)}
-            named |= under(f"collector.{post.place}", told | under("kept", kept or {}))
+        for slot, kept in zip(pool.slots, pool.ask("named"), strict=True):
+            told = {"attempt": np.array(slot.attempt), "torn": np.array(slot.torn)}
+            named |= under(f"collector.{slot.place}", told | under("kept", kept or {}))
         for number, delivery in enumerate(self._arrived):
             order = delivery.order
             told = {
@@ -326,11 +326,11 @@ class ClusterTrainer(Trainer):
         places = range(max(self._cluster.collectors, 1))
         stored = [part_of(acting, f"collector.{place}") for place in places]
         kept = [part_of(one, "kept") for one in stored]
-        lives = [int(one["life"]) + (not old) for one, old in zip(stored, kept, strict=True)]
-        self._supervisor = crew = self._engage(lives)
-        crew.put_back(kept)
-        for post, one, old in zip(crew.posts, stored, kept, strict=True):
-            post.torn = bool(one["torn"]) or not old
+        attempts = [int(one["attempt"]) + (not old) for one, old in zip(stored, kept, strict=True)]
+        self._supervisor = pool = self._engage(attempts)
+        pool.put_back(kept)
+        for slot, one, old in zip(pool.slots, stored, kept, strict=True):
+            slot.torn = bool(one["torn"]) or not old
         number = 0
         while one := part_of(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])
@@ -338,7 +338,7 @@ class ClusterTrainer(Trainer):
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
             place = int(one["place"])
             rows = rows_of(self._rows.dtype, part_of(one, "rows"))
-            delivery = Delivery(place, lives[place], order, rows, empty, {}, bool(torn))
+            delivery = Delivery(place, attempts[place], order, rows, empty, {}, bool(torn))
             self._arrived.append(delivery)
             number += 1
 

@@ -1,4 +1,4 @@
-"""A playhouse whose episodes are played by processes on Ray, each with a share of the rows.
+"""A population runner whose episodes are played by processes on Ray, each with some of the rows.
 
 What becomes of an episode depends on its policy, its row and its number alone. So it does not
 matter who plays it: a share whose process is lost is played again by another one, and the steps
@@ -17,14 +17,17 @@ import numpy as np
 
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, cores
-from understudy.training.episode_runner import Performance, Played, Told
-from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
+from understudy.training.episode_runner import EpisodeStep, EpisodeSteps, Played
+from understudy.training.population_runner import (
+    EpisodePlan,
+    HostPopulationRunner,
+    PopulationRunner,
+)
 from understudy.types import ConfigError, EnvironmentError, UnderstudyError
 
 STEPS_AT_ONCE = 100  # that travel together
-LIVES = (
-    3  # of a share in one generation: an episode that kills every process is not played for ever
-)
+# Of a share in one generation: an episode that kills every process is not played for ever.
+MOST_ATTEMPTS = 3
 LOST = "collector_lost"
 
 _log = logging.getLogger("understudy.distributed")
@@ -50,45 +53,45 @@ def check(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
 class _Portion(NamedTuple):
     """What a player has done since it was last asked."""
 
-    told: Told | None  # [time, rows, ...]; None where nobody listens
+    told: EpisodeStep | None  # [time, rows, ...]; None where nobody listens
     played: Played | None  # at the end
     faults: dict[str, int]  # at the end: of this generation
 
 
 class _Player:
-    """The actor: the same playhouse as in one process, with a share of the rows."""
+    """The actor: the population runner of one process, with some of the rows."""
 
     def __init__(self, seconds: float):
         """It gives a sign of life at least every so many seconds."""
         jax.config.update("jax_platforms", "cpu")
         self._seconds = seconds
-        self._house: HostPlayhouse | None = None
-        self._performance: Performance | None = None
+        self._runner: HostPopulationRunner | None = None
+        self._episode_steps: EpisodeSteps | None = None
 
-    def open(self, programme: Programme) -> None:
+    def open(self, episode_plan: EpisodePlan) -> None:
         """Apart from the constructor, whose errors Ray does not hand on."""
-        self._house = HostPlayhouse(programme)
+        self._runner = HostPopulationRunner(episode_plan)
 
     def begin(self, policies: Any, episode: int, fresh: bool, telling: bool) -> _Portion:
-        assert self._house is not None
-        self._before, self._telling = dict(self._house.faults), telling
-        self._performance = self._house.begin(jax.device_put(policies), episode, fresh)
+        assert self._runner is not None
+        self._before, self._telling = dict(self._runner.faults), telling
+        self._episode_steps = self._runner.begin(jax.device_put(policies), episode, fresh)
         return self.go_on()
 
     def go_on(self) -> _Portion:
-        assert self._house is not None and self._performance is not None
-        told: list[Told] = []
+        assert self._runner is not None and self._episode_steps is not None
+        told: list[EpisodeStep] = []
         until = time.monotonic() + self._seconds
         while len(told) < STEPS_AT_ONCE and time.monotonic() < until:
             try:
-                told.append(next(self._performance))
+                told.append(next(self._episode_steps))
             except StopIteration as end:
-                faults = Counter(self._house.faults)
+                faults = Counter(self._runner.faults)
                 faults.subtract(self._before)
                 return _Portion(self._stacked(told), end.value, dict(faults))
         return _Portion(self._stacked(told), None, {})
 
-    def _stacked(self, told: list[Told]) -> Told | None:
+    def _stacked(self, told: list[EpisodeStep]) -> EpisodeStep | None:
         if not told or not self._telling:
             return None
         return jax.tree.map(lambda *steps: np.stack(steps), *told)
@@ -98,17 +101,17 @@ class _Player:
 class _Part:
     """A share of the rows, whoever plays it."""
 
-    def __init__(self, number: int, programme: Programme):
-        self.number, self.programme = number, programme
+    def __init__(self, number: int, episode_plan: EpisodePlan):
+        self.number, self.episode_plan = number, episode_plan
         self.actor: Any = None
         self.present = False  # whether the actor's environments stand
-        first = programme.seeds.first_row
-        self.rows = slice(first, first + programme.rows)
+        first = episode_plan.seeds.first_row
+        self.rows = slice(first, first + episode_plan.rows)
 
     def begin(self, task: tuple[Any, ...]) -> None:
         """A generation: `task` is what its player is asked for."""
-        self.task, self.lives = task, LIVES
-        self.told: deque[Told] = deque()
+        self.task, self.attempts = task, MOST_ATTEMPTS
+        self.told: deque[EpisodeStep] = deque()
         self.received = self.kept = 0  # steps: by this player, and by any
         self.played: Played | None = None
         self.faults: dict[str, int] = {}
@@ -121,31 +124,31 @@ class _Part:
             steps, valid = portion.told
             for place in range(max(0, self.kept - self.received), len(valid)):
                 step = jax.tree.map(lambda rows, place=place: rows[place], steps)
-                self.told.append(Told(step, valid[place]))
+                self.told.append(EpisodeStep(step, valid[place]))
             self.received += len(valid)
             self.kept = max(self.kept, self.received)
         self.played, self.faults = portion.played, portion.faults
 
-    def next_step(self) -> Told:
+    def next_step(self) -> EpisodeStep:
         """The next one; where the share is at its end, one in which nothing happens."""
         if self.told:
             told = self.told.popleft()
             still = told.step._replace(last=np.zeros_like(told.step.last))
-            self._idle = Told(still, np.zeros_like(told.valid))
+            self._idle = EpisodeStep(still, np.zeros_like(told.valid))
             return told
         return self._idle
 
 
 @final
-class RemotePlayhouse(Playhouse):
+class RemotePopulationRunner(PopulationRunner):
     """Rows shared among the collectors of a cluster. Ray is joined when the first episode is
     played."""
 
-    def __init__(self, cluster: Cluster, programme: Programme):
+    def __init__(self, cluster: Cluster, episode_plan: EpisodePlan):
         self._cluster = cluster
-        shares = np.array_split(np.arange(programme.rows), cluster.collectors)
+        shares = np.array_split(np.arange(episode_plan.rows), cluster.collectors)
         self._parts = [
-            _Part(number, programme.share(int(rows[0]), len(rows)))
+            _Part(number, episode_plan.share(int(rows[0]), len(rows)))
             for number, rows in enumerate(shares)
         ]
         self._faults: Counter[str] = Counter()
@@ -156,7 +159,7 @@ class RemotePlayhouse(Playhouse):
         policies: Any,
         episode: int,
         fresh: bool = False,
-        tell: Callable[[Told], None] | None = None,
+        tell: Callable[[EpisodeStep], None] | None = None,
     ) -> Played:
         if self._ray is None:
             cluster = self._cluster
@@ -185,7 +188,7 @@ class RemotePlayhouse(Playhouse):
         player = self._ray.remote(_Player).options(**options)
         part.actor, part.present = player.remote(self._cluster.patience / 4), False
         try:
-            part.ask(part.actor.open.remote(part.programme))
+            part.ask(part.actor.open.remote(part.episode_plan))
         except self._ray.exceptions.RayError:
             raise
         except Exception as error:  # anything may be raised where an object is made to travel
@@ -240,12 +243,12 @@ class RemotePlayhouse(Playhouse):
 
     def _replace(self, part: _Part, reason: str) -> None:
         """Another player begins the share anew; the late answers of this one are not heard."""
-        part.lives -= 1
+        part.attempts -= 1
         rows = f"rows {part.rows.start} to {part.rows.stop - 1}"
-        if not part.lives:
+        if not part.attempts:
             raise UnderstudyError(
-                f"collector {part.number} was lost {LIVES} times while it played one generation's "
-                f"{rows}; the last time: {reason}"
+                f"collector {part.number} was lost {MOST_ATTEMPTS} times while it played one "
+                f"generation's {rows}; the last time: {reason}"
             )
         _log.warning("collector %d is replaced, and plays %s again: %s", part.number, rows, reason)
         self._faults[LOST] += 1
@@ -259,7 +262,7 @@ class RemotePlayhouse(Playhouse):
                 self._ray.kill(part.actor)
             part.actor = None
 
-    def _hand_over(self, tell: Callable[[Told], None]) -> None:
+    def _hand_over(self, tell: Callable[[EpisodeStep], None]) -> None:
         """Tell the steps that all shares have come to, as if one process had taken them."""
         parts = self._parts
         while any(part.told for part in parts) and all(

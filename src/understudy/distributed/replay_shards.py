@@ -39,7 +39,7 @@ from understudy.state_dict import Named, part_of, under
 from understudy.training.devices import use_compilation_cache
 from understudy.training.gradient_sharding import Draws
 from understudy.training.replay_placement import init_program, room
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import Setting
 from understudy.training.step_packing import RowType, step_rows, to_chunk
 from understudy.training.transport import Rows
@@ -82,18 +82,18 @@ class Shard:
             jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
         setting, cluster = ray.get(recipe[0])
-        self._buffer, members = part_kept(setting, cluster, place), setting.num_seeds
-        needed, has = members * self._buffer.nbytes, room("device")
+        self._buffer, num_seeds = part_kept(setting, cluster, place), setting.num_seeds
+        needed, has = num_seeds * self._buffer.nbytes, room("device")
         if needed > has:
             raise ConfigError(
                 f"its part of replay needs {needed / 2**30:,.1f} GiB, there are "
                 f"{has / 2**30:,.1f}: lower buffer_size, or take more gradient_workers"
             )
-        self._empty = init_program(self._buffer, members, None)
+        self._empty = init_program(self._buffer, num_seeds, None)
         self._experience, self._place = self._empty(), np.int32(place)
         self._number = 0  # of the last chunk that was added
         rows = step_rows(setting.algorithm, setting.spec)
-        add = over_members(partial(_add, self._buffer, rows), members)
+        add = over_seeds(partial(_add, self._buffer, rows), num_seeds)
         self._add = jax.jit(add, donate_argnums=0)
         draws = Draws(setting, self._buffer)
         self._answer = jax.jit(draws.answer, static_argnums=3)

@@ -33,7 +33,7 @@ class Task(NamedTuple):
     """A share of an update."""
 
     sent: dict[str, np.ndarray]  # of the State; the same object for all shares of one update
-    batch: Any  # [members, rows, ...]
+    batch: Any  # [seeds, rows, ...]
     key: np.ndarray
     mask: Any
 
@@ -67,7 +67,7 @@ class _Worker:
 
 
 @final
-class Crew:
+class WorkerPool:
     def __init__(self, ray: Any, setting: Setting, cluster: Cluster):
         self._ray, self._patience = ray, cluster.patience
         self._recipe = send_recipe(ray, setting)

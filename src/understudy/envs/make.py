@@ -78,7 +78,7 @@ class EnvSource:
         guard: Guard = STANDARD,
         descriptor: Descriptor | None = None,
     ) -> HostEnvs:
-        """`rows` environments (members by envs), in this process or in worker processes. The
+        """`rows` environments (seeds by envs), in this process or in worker processes. The
         stream of `seeds` says what for: evaluation never steps the environments of training. Every
         step reports the `descriptor`, if one is given."""
         return self.make(rows, seeds, workers, guard, self.frames, descriptor)
@@ -92,7 +92,7 @@ class EnvSource:
 def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
     """Turn what the user gave into a `NativeEnv` or an `EnvSource`.
 
-    `num_envs` is how many environments a member steps; None means what `env` itself says (a
+    `num_envs` is how many environments a seed steps; None means what `env` itself says (a
     vector environment knows), otherwise 1.
     """
     if num_envs is not None and num_envs < 1:
@@ -345,7 +345,7 @@ def _another(env: Any) -> Any:
     except Exception as error:
         if getattr(env, "spec", None) is None:
             raise EnvironmentError(
-                "evaluation (and more than one member) needs environments of its own, and "
+                "evaluation (and more than one seed) needs environments of its own, and "
                 f"{env} can be neither copied ({type(error).__name__}: {error}) nor made again "
                 "(env.spec is None): give a callable that makes one"
             ) from error

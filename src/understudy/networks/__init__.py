@@ -23,7 +23,7 @@ from understudy.networks.heads import (
     StateValue,
 )
 from understudy.networks.mlp import MLP, Linear
-from understudy.networks.normalizer import Moments, fresh_moments, normalize, take_in
+from understudy.networks.normalizer import Statistics, initial_statistics, normalize, take_in
 from understudy.networks.state_dependent import (
     StateDependentActor,
     exploration_matrices,
@@ -40,7 +40,6 @@ __all__ = [
     "DuelingQValues",
     "GaussianActor",
     "Linear",
-    "Moments",
     "MultiCategoricalActor",
     "Networks",
     "Plain",
@@ -51,12 +50,13 @@ __all__ = [
     "SquashedGaussianActor",
     "StateDependentActor",
     "StateValue",
+    "Statistics",
     "arrays_only",
     "chosen",
     "ensemble",
     "evaluate_ensemble",
     "exploration_matrices",
-    "fresh_moments",
+    "initial_statistics",
     "lend",
     "normalize",
     "perceive",

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 MAX_COUNT = 2**30
 
 
-class Moments(NamedTuple):
+class Statistics(NamedTuple):
     """Of all rows seen so far, per entry of a row."""
 
     count: Int32[Array, ""]
@@ -24,45 +24,45 @@ class Moments(NamedTuple):
     rest: Float[Array, "*shape"]  # of the mean, too small for its float32
 
 
-def fresh_moments(shape: tuple[int, ...]) -> Moments:
+def initial_statistics(shape: tuple[int, ...]) -> Statistics:
     """Of no rows at all: mean zero and variance one, so that `normalize` changes nothing."""
     # No array is there twice: a program that is given its state for good takes each only once.
-    return Moments(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape), jnp.zeros(shape))
+    return Statistics(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape), jnp.zeros(shape))
 
 
 def take_in(
-    moments: Moments, rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
-) -> Moments:
-    """The moments of the rows seen so far and of the new ones that are `valid`; to the bit what
+    statistics: Statistics, rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
+) -> Statistics:
+    """The statistics of the rows seen so far and of the new ones that are `valid`; to the bit what
     they were if none is."""
-    count, rough, correction, variance = _moments_of(rows, valid)
-    total = jnp.minimum(moments.count, MAX_COUNT - count) + count
+    count, rough, correction, variance = _statistics_of(rows, valid)
+    total = jnp.minimum(statistics.count, MAX_COUNT - count) + count
     share = count / jnp.maximum(total, 1)
-    mean = jnp.where(moments.count > 0, moments.mean, rough)
-    apart = (rough - mean) + (correction - moments.rest)  # large with large, small with small
+    mean = jnp.where(statistics.count > 0, statistics.mean, rough)
+    apart = (rough - mean) + (correction - statistics.rest)  # large with large, small with small
     # One row among millions moves the mean by less than float32 can add to it. What the
     # addition loses is kept and added with the next rows.
-    step = share * apart + moments.rest
+    step = share * apart + statistics.rest
     moved = mean + step
-    spread = (1 - share) * moments.variance + share * variance
-    merged = Moments(
+    spread = (1 - share) * statistics.variance + share * variance
+    merged = Statistics(
         count=total,
         mean=moved,
         variance=spread + share * (1 - share) * apart**2,
         rest=step - (moved - mean),
     )
-    return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
+    return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, statistics)
 
 
 def normalize(
-    moments: Moments, x: Shaped[Array, "..."], clip: int | float = 10.0
+    statistics: Statistics, x: Shaped[Array, "..."], clip: int | float = 10.0
 ) -> Float[Array, "..."]:
     """Zero mean and unit variance, and never further than `clip` from zero."""
-    standardized = (x - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
+    standardized = (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
     return jnp.clip(standardized, -clip, clip)
 
 
-def _moments_of(
+def _statistics_of(
     rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
 ) -> tuple[Int32[Array, ""], Array, Array, Array]:
     """Of the valid rows: count, mean in two parts (what a sum of large numbers gives, and what

@@ -1,6 +1,6 @@
 """Schedules: a setting as a function of the step. NumPy only, evaluated on the host.
 
-A curve's values are numbers, or arrays with one number per member.
+A curve's values are numbers, or arrays with one number per seed.
 """
 
 import bisect
@@ -188,7 +188,7 @@ def _value(curve: str, name: str, given: Given) -> Value:
     except (TypeError, ValueError):  # ragged, for one
         array = np.asarray(None)
     if array.dtype.kind not in "iuf" or array.ndim > 1 or array.size == 0:
-        wanted = "must be a number, or one number per member"
+        wanted = "must be a number, or one number per seed"
         raise ConfigError(f"{curve}: {name} {wanted}, got {_brief(given)}")
     if not np.all(np.isfinite(array)):
         raise ConfigError(f"{curve}: {name} must be finite, got {_brief(given)}")
@@ -217,7 +217,7 @@ def _same_members(curve: str, values: tuple[Value, ...]) -> None:
     sizes = {value.size for value in values if isinstance(value, np.ndarray)}
     if len(sizes) > 1:
         told = " and ".join(str(size) for size in sorted(sizes))
-        raise ConfigError(f"{curve}: all arrays must have one number per member, got {told}")
+        raise ConfigError(f"{curve}: all arrays must have one number per seed, got {told}")
 
 
 def _brief(given: Given) -> str:

@@ -19,7 +19,7 @@ from understudy.qd.map_elites import (
     acting,
 )
 from understudy.qd.repertoire import policies_in
-from understudy.training.episode_runner import NativeStage, Played
+from understudy.training.episode_runner import NativeEpisodeRunner, Played
 from understudy.training.program_cache import shared
 from understudy.types import Key, Tree
 
@@ -69,11 +69,13 @@ def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
     """The first generation, any number of later ones, and what plays policies again."""
     plan, length = generations.plan, generations.plan.config.episode_length
     size, descriptor = generations.size, plan.descriptor
-    stage = NativeStage(plan.td3, env, plan.spec, (size, 1), descriptor, length, buffer=plan.buffer)
+    runner = NativeEpisodeRunner(
+        plan.td3, env, plan.spec, (size, 1), descriptor, length, buffer=plan.buffer
+    )
 
     def evaluated(state: State, policies: Tree) -> State:
         keys = generations.start_keys(state, generations.born(state.generation))
-        played, experience = stage.play(acting(policies), keys, state.experience)
+        played, experience = runner.play(acting(policies), keys, state.experience)
         return generations.take(state, policies, played, experience)
 
     def first(state: State) -> State:
@@ -88,7 +90,7 @@ def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
         return jax.lax.fori_loop(0, count, one, state)
 
     def again(policies: Tree, keys: Key) -> Played:
-        return stage.play(acting(policies), keys)[0]
+        return runner.play(acting(policies), keys)[0]
 
     begin, go_on = (jax.jit(program, donate_argnums=0) for program in (first, several))
     return begin, go_on, jax.jit(again)

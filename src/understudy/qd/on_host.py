@@ -14,8 +14,12 @@ from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd.map_elites import Again, Generations, Illuminator, Plan, acting
 from understudy.qd.repertoire import policies_in
-from understudy.training.episode_runner import Played, Told
-from understudy.training.population_runner import HostPlayhouse, Playhouse, Programme
+from understudy.training.episode_runner import EpisodeStep, Played
+from understudy.training.population_runner import (
+    EpisodePlan,
+    HostPopulationRunner,
+    PopulationRunner,
+)
 from understudy.training.program_cache import shared
 from understudy.types import Chunk, Step, Tree
 
@@ -32,13 +36,15 @@ class HostIlluminator(Illuminator):
         source: EnvSource,
         workers: int = 0,
         guard: Guard = STANDARD,
-        open_playhouse: Callable[[Programme], Playhouse] = HostPlayhouse,
+        open_population_runner: Callable[[EpisodePlan], PopulationRunner] = HostPopulationRunner,
     ):
         self.generations = Generations(plan)
         size, config = self.generations.size, plan.config
         seeds = EpisodeSeeds(plan.seed, size, fixed=config.starts == "fixed")
         scenery = (plan.td3, source, plan.spec, plan.descriptor, config.episode_length)
-        self._playhouse = open_playhouse(Programme(*scenery, size, seeds, workers, guard))
+        self._population_runner = open_population_runner(
+            EpisodePlan(*scenery, size, seeds, workers, guard)
+        )
         self.state = self.generations.begin()
         self._first, self._ask, self._take = _programs(self.generations)
         self._add = _add_program(plan.buffer)
@@ -50,25 +56,25 @@ class HostIlluminator(Illuminator):
             policies = self._ask(state) if generation else self._first(state)
             # The reel takes replay over, and gives it back with the new steps in it.
             most = min(STEPS_AT_ONCE, self.generations.plan.buffer.num_slots - 1)
-            reel = _Reel(self._add, state.experience, most)
+            writer = _StepWriter(self._add, state.experience, most)
             self.state = state._replace(experience=None)
-            tell = None if state.experience is None else reel.tell
+            tell = None if state.experience is None else writer.tell
             try:
                 played = self._play(policies, generation, tell=tell)
             except BaseException:
-                self.state = state._replace(experience=reel.experience)
+                self.state = state._replace(experience=writer.experience)
                 raise
-            self.state = self._take(self.state, policies, played, reel.finish())
+            self.state = self._take(self.state, policies, played, writer.finish())
 
     def _play(
         self,
         policies: Tree,
         episode: int,
         fresh: bool = False,
-        tell: Callable[[Told], None] | None = None,
+        tell: Callable[[EpisodeStep], None] | None = None,
     ) -> Played:
         """Every environment's episode of that number."""
-        played = self._playhouse.play(acting(policies), episode, fresh, tell)
+        played = self._population_runner.play(acting(policies), episode, fresh, tell)
         return played._replace(total=np.asarray(played.total, np.float32))
 
     def replay(self, cells: np.ndarray) -> Again:
@@ -94,21 +100,21 @@ class HostIlluminator(Illuminator):
 
     @property
     def faults(self) -> dict[str, int]:
-        return self._playhouse.faults
+        return self._population_runner.faults
 
     def close(self) -> None:
-        self._playhouse.close()
+        self._population_runner.close()
 
 
 @final
-class _Reel:
+class _StepWriter:
     """Carries steps from the host to replay, some at a time, while the environments go on."""
 
     def __init__(self, add: Any, experience: Any, most: int):
         self._add, self.experience, self._most = add, experience, most
-        self._told: list[Told] = []
+        self._told: list[EpisodeStep] = []
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: EpisodeStep) -> None:
         self._told.append(told)
         if len(self._told) == self._most:
             self._hand_over()
@@ -119,7 +125,7 @@ class _Reel:
             idle = self._told[-1]._replace(valid=np.zeros_like(self._told[-1].valid))
             # Nothing happens in these: the program is one for a fixed number of steps.
             still = idle.step._replace(last=np.zeros_like(idle.step.last))
-            self._told += [Told(still, idle.valid)] * (self._most - len(self._told))
+            self._told += [EpisodeStep(still, idle.valid)] * (self._most - len(self._told))
             self._hand_over()
         return self.experience
 

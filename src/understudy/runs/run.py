@@ -22,7 +22,7 @@ LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS, MOST_EVALUATIONS = 1_000, 100, 20
 @final
 @dataclass(frozen=True)
 class RunConfig:
-    """What happens beside training, and how often. Steps are transitions per member."""
+    """What happens beside training, and how often. Steps are transitions per seed."""
 
     log_every: int | None = None
     """Steps between rows of the log (default: 1,000, or 100 steps of all environments)."""
@@ -30,7 +30,7 @@ class RunConfig:
     """Steps between evaluations; 0 evaluates only at the end (default: a twentieth of the run, or
     more, so that evaluation takes at most a tenth of the run's steps in time)."""
     evaluation_episodes: int = 10
-    """Episodes per member and evaluation."""
+    """Episodes per seed and evaluation."""
     checkpoint_every: int | None = None
     """Steps between checkpoints; None saves every minute or so, 0 only at the end."""
     keep_checkpoints: int = 2
@@ -94,9 +94,9 @@ class Summary:
 
     steps: int
     seconds: float
-    returns: np.ndarray | None  # the last evaluation, [members, episodes]
+    returns: np.ndarray | None  # the last evaluation, [seeds, episodes]
     history: list[Facts] = field(default_factory=list)
-    diverged: tuple[int, ...] = ()  # members whose updates were not finite, and who are frozen
+    diverged: tuple[int, ...] = ()  # seeds whose updates were not finite, and who are frozen
 
     @property
     def mean(self) -> float:
@@ -133,7 +133,7 @@ class Run:
     keeper: Keeper | None = None
 
     def train(self, steps: int) -> Summary:
-        """Train on for `steps` transitions per member, logging, evaluating and saving."""
+        """Train on for `steps` transitions per seed, logging, evaluating and saving."""
         trainer, begun = self.trainer, time.perf_counter()
         start, stop = trainer.steps, trainer.steps + steps
         self._summary = Summary(steps=0, seconds=0.0, returns=None)
@@ -277,7 +277,7 @@ def crossed(before: int, after: int, interval: int | None) -> bool:
 
 
 def progress_facts(trainer: Trainer) -> Facts:
-    """How training goes: means over members, and per member where there are several."""
+    """How training goes: means over seeds, and per seed where there are several."""
     facts: Facts = {"time/total_steps": trainer.steps, "time/updates": trainer.position.updates}
     episodes = trainer.episodes()
     if any(len(returns) for returns, _ in episodes):

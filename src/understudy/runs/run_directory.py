@@ -96,7 +96,7 @@ class Records:
 
     def checkpoint(self, steps: int) -> None:
         """Keep what the run needs in order to go on from here. One from before an evaluation at
-        this step does not know which member is the best: it is replaced."""
+        this step does not know which seed is the best: it is replaced."""
         self.saved_at = time.monotonic()
         place = checkpoint.place_of(self.directory, steps)
         if self._told or not place.exists():

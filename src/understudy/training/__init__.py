@@ -1,1 +1,1 @@
-"""The loop: collect, update, evaluate; on the host or on the device, for many members at once."""
+"""The loop: collect, update, evaluate; on the host or on the device, for many seeds at once."""

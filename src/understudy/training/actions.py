@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import weights
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Spec, Tree
 
 
@@ -39,6 +39,6 @@ def to_real(action: Array, spec: Spec) -> Array:
     return jnp.clip(real, low, high).reshape(-1, *spec.action.shape)
 
 
-def initial_memory(algorithm: Algorithm, policy: Any, members: int, num_envs: int) -> Tree:
-    """What acting carries before a first step, for every member; `policy` has a member axis."""
-    return over_members(lambda one: algorithm.memory(one, num_envs), members)(policy)
+def initial_memory(algorithm: Algorithm, policy: Any, num_seeds: int, num_envs: int) -> Tree:
+    """What acting carries before a first step, for every seed; `policy` has a seed axis."""
+    return over_seeds(lambda one: algorithm.memory(one, num_envs), num_seeds)(policy)

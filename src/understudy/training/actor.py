@@ -13,7 +13,7 @@ from jaxtyping import Array
 from understudy.algorithms.base import Memory
 from understudy.training.actions import initial_memory, uniform_actions
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import ACTING, member_keys, over_members
+from understudy.training.seed_axis import ACTING, over_seeds, seed_keys
 from understudy.training.setup import Setting
 from understudy.training.step_packing import acting_rows, as_bytes, extras_of
 from understudy.types import Key, Tree
@@ -45,7 +45,7 @@ class Actor:
         self.programs = {
             random: act_program(own.unseeded, part, read_policy, random) for random in (False, True)
         }
-        keys = member_keys(first, count, ACTING)
+        keys = seed_keys(first, count, ACTING)
         if stream:
             keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
         policy = jax.tree.map(lambda x: x[seeds], policy)
@@ -101,7 +101,7 @@ def act_program(
             action = uniform_actions(spec, num_envs, draw_key)
         return action, {name: extras[name] for name in names}, memory, key
 
-    lifted = over_members(act, setting.num_seeds)
+    lifted = over_seeds(act, setting.num_seeds)
     if part is None:
         return jax.jit(lifted)
     own = itemgetter(slice(*part))

@@ -28,7 +28,7 @@ from understudy.types import Tree
 
 @final
 class Collector:
-    """K members on K × N Gymnasium environments."""
+    """K seeds on K × N Gymnasium environments."""
 
     def __init__(
         self, setting: Setting, envs: HostEnvs, policy: Any, read_policy: Callable[[Tree], Any],
@@ -40,14 +40,14 @@ class Collector:
         self.step_rows = step_rows(setting.algorithm, setting.spec).dtype
         self.acting_rows = acting_rows(setting.spec).dtype
         self._extras = extras_of(setting.algorithm)
-        members, num_envs = self.axes = (setting.num_seeds, setting.num_envs)
+        num_seeds, num_envs = self.axes = (setting.num_seeds, setting.num_envs)
         rows = envs.divide(num_envs) if divided else [slice(0, envs.num_envs)]
         self.parts = [slice(one.start // num_envs, one.stop // num_envs) for one in rows]
         self.actors = [
             Actor(setting, part, policy, read_policy, device, stream) for part in self.parts
         ]
-        self.tally = EpisodeTally(members, num_envs)
-        self.open_actions = OpenActions(members * num_envs)
+        self.tally = EpisodeTally(num_seeds, num_envs)
+        self.open_actions = OpenActions(num_seeds * num_envs)
         self.seen: Any = None  # rows [K, N] to act on next; None before the first reset
         self.record: list[np.ndarray] = []  # [K, N] rows of the chunk at hand, one for each step
 
@@ -136,7 +136,7 @@ class Collector:
         rows["observation"], rows["first"] = observation, first
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per member: returns and lengths of the episodes that ended since the last call."""
+        """Per seed: returns and lengths of the episodes that ended since the last call."""
         return self.tally.take()
 
     @property

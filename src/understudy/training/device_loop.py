@@ -26,14 +26,14 @@ from understudy.training.device_sharding import divides_rows
 from understudy.training.learner import move, updates
 from understudy.training.program_cache import shared
 from understudy.training.running_statistics import observe
-from understudy.training.seed_axis import ACTING, ENVIRONMENT, member_keys, over_members
+from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
 from understudy.training.step_packing import extras_of
 from understudy.training.trainer import Held, Setting, Trainer
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
 
 ITERATIONS_PER_PROGRAM = 100  # as many as between two rows of the log, by default
-EPISODES_REMEMBERED = 64  # per member, between two logs
+EPISODES_REMEMBERED = 64  # per seed, between two logs
 
 
 class Episodes(NamedTuple):
@@ -72,7 +72,7 @@ class When(NamedTuple):
 
 @final
 class DeviceTrainer(Trainer):
-    """Trains K members on K × N native environments without leaving the device."""
+    """Trains K seeds on K × N native environments without leaving the device."""
 
     def __init__(self, setting: Setting, env: NativeEnv):
         self.setting = setting
@@ -89,8 +89,8 @@ class DeviceTrainer(Trainer):
         begin, self._general, self._steady = _programs(
             setting.unseeded, env, block, self._length, self._sharding
         )
-        members = setting.num_seeds
-        streams = [member_keys(setting.seed, members, name) for name in (ACTING, ENVIRONMENT)]
+        num_seeds = setting.num_seeds
+        streams = [seed_keys(setting.seed, num_seeds, name) for name in (ACTING, ENVIRONMENT)]
         streams = jax.device_put(streams, self._sharding)
         self._world = begin(self.learner.state, *streams)
 
@@ -125,7 +125,7 @@ class DeviceTrainer(Trainer):
         )
 
     def _moved(self, start: int) -> dict[str, np.ndarray]:
-        """What the schedules say for each of a program's iterations, [members, iterations]."""
+        """What the schedules say for each of a program's iterations, [seeds, iterations]."""
         if self.hyper_schedules is None:
             return {}
         iterations = range(start, start + self._length)
@@ -133,7 +133,7 @@ class DeviceTrainer(Trainer):
         return {name: values[..., place] for place, name in enumerate(self.hyper_schedules.names)}
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a member)."""
+        """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a seed)."""
         episodes = jax.device_get(self._world.episodes)
         kept = np.minimum(episodes.ended, EPISODES_REMEMBERED)
         taken = [
@@ -167,7 +167,7 @@ def _programs(
     loop = Loop(setting, env, None if block is None else block[0])
 
     def compiled(program: Any) -> Any:
-        lifted = over_members(program, setting.num_seeds, shared=(3,))
+        lifted = over_seeds(program, setting.num_seeds, shared=(3,))
         divided = divides_rows(lifted, sharding)
         return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
 
@@ -180,7 +180,7 @@ def _programs(
 
 @final
 class Loop:
-    """The iteration of one member as pure functions."""
+    """The iteration of one seed as pure functions."""
 
     def __init__(self, setting: Setting, env: NativeEnv, block_updates: int | None):
         """`block_updates` follow an iteration or none do; None: as many as the plan says."""

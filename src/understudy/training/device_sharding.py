@@ -1,6 +1,6 @@
 """One learner on several devices.
 
-Several members are divided among the devices, and need nothing of each other. Of a single one
+Several seeds are divided among the devices, and need nothing of each other. Of a single one
 every device keeps a copy and takes its share of each batch's rows; XLA sums up the gradients.
 Either way it is the same program: where its arrays are decides how it is compiled.
 """
@@ -17,11 +17,11 @@ from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.training.setup import Setting
 from understudy.types import ConfigError, Tree
 
-MEMBERS, ROWS = "members", "rows"
+SEEDS, ROWS = "seeds", "rows"
 
 
 def find_sharding(setting: Setting) -> NamedSharding | None:
-    """How everything that has a member axis lies on the devices that were asked for; None leaves
+    """How everything that has a seed axis lies on the devices that were asked for; None leaves
     it to JAX. All that cannot be divided is refused here."""
     wanted = setting.devices
     if wanted == 1:
@@ -29,9 +29,9 @@ def find_sharding(setting: Setting) -> NamedSharding | None:
     platform = jnp.zeros(()).devices().pop().platform
     have = jax.devices(platform)
     _check(setting, len(have), platform)
-    axis = MEMBERS if setting.num_seeds > 1 else ROWS
+    axis = SEEDS if setting.num_seeds > 1 else ROWS
     mesh = Mesh(np.array(have[:wanted]), (axis,))
-    return NamedSharding(mesh, PartitionSpec(MEMBERS) if axis == MEMBERS else PartitionSpec())
+    return NamedSharding(mesh, PartitionSpec(SEEDS) if axis == SEEDS else PartitionSpec())
 
 
 def _check(setting: Setting, have: int, platform: str) -> None:
@@ -65,7 +65,7 @@ def _divided(setting: Setting) -> dict[str, int]:
 
 
 def shared_by_all(sharding: Sharding) -> Sharding:
-    """For what has no member axis, beside what has one."""
+    """For what has no seed axis, beside what has one."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding

@@ -22,7 +22,7 @@ from understudy.envs.base import HostEnvs, HostStep, NativeEnv
 from understudy.envs.descriptors import Descriptor
 from understudy.training.actions import initial_memory, to_real, uniform_actions
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.types import Chunk, Key, Spec, Step, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
@@ -55,28 +55,30 @@ class Played(NamedTuple):
     descriptor: Any  # [rows, size]; None where behaviors are not described
 
 
-class Told(NamedTuple):
+class EpisodeStep(NamedTuple):
     """A step of all rows on the host."""
 
     step: Step
     valid: np.ndarray  # [rows] bool: whether it belongs to the episode that is played
 
 
-Performance = Generator[Told, None, Played]  # the steps, and in the end what became of them
+EpisodeSteps = Generator[EpisodeStep, None, Played]  # the steps, and in the end what became of them
 
 
-def finish(performance: Performance, tell: Callable[[Told], None] | None = None) -> Played:
+def finish(
+    episode_steps: EpisodeSteps, tell: Callable[[EpisodeStep], None] | None = None
+) -> Played:
     """Play on to the end; every step is told."""
     while True:
         try:
-            told = next(performance)
+            told = next(episode_steps)
         except StopIteration as end:
             return end.value
         if tell is not None:
             tell(told)
 
 
-class _Reel(NamedTuple):
+class _Carry(NamedTuple):
     """What a program carries from step to step."""
 
     env: Tree
@@ -89,7 +91,7 @@ class _Reel(NamedTuple):
 
 
 @final
-class NativeStage:
+class NativeEpisodeRunner:
     """Native environments: an episode of every row in one program."""
 
     def __init__(
@@ -115,13 +117,13 @@ class NativeStage:
         """Pure. `policies` and `keys` have a member axis; `experience` is the buffer's state."""
         start = self._begin(policies, keys, experience)
 
-        def unfinished(reel: _Reel) -> Array:
-            return jnp.any(reel.playing) & (reel.time < self._limit)
+        def unfinished(carry: _Carry) -> Array:
+            return jnp.any(carry.playing) & (carry.time < self._limit)
 
-        end = jax.lax.while_loop(unfinished, lambda reel: self._step(policies, keys, reel), start)
+        end = jax.lax.while_loop(unfinished, lambda carry: self._step(policies, keys, carry), start)
         return end.played, end.experience
 
-    def _begin(self, policies: Any, keys: Key, experience: Any) -> _Reel:
+    def _begin(self, policies: Any, keys: Key, experience: Any) -> _Carry:
         def row_keys(key: Key) -> Array:
             return jax.random.split(jax.random.split(key)[0], self._episodes)
 
@@ -129,7 +131,7 @@ class NativeStage:
         env, observation = jax.vmap(self._env.reset)(jax.vmap(row_keys)(keys).reshape(rows, 2))
         size = self._descriptor.size if self._descriptor else None
         described = None if size is None else jnp.zeros((rows, size))
-        return _Reel(
+        return _Carry(
             env=env,
             observation=observation,
             memory=initial_memory(self._algorithm, policies, self._members, self._episodes),
@@ -139,53 +141,53 @@ class NativeStage:
             time=jnp.int32(0),
         )
 
-    def _step(self, policies: Any, keys: Key, reel: _Reel) -> _Reel:
-        rows, by_member = len(reel.playing), (self._members, self._episodes)
+    def _step(self, policies: Any, keys: Key, carry: _Carry) -> _Carry:
+        rows, by_member = len(carry.playing), (self._members, self._episodes)
         act_keys = jax.vmap(lambda key: jax.random.split(key)[1])(keys)
         step_keys = jax.vmap(
-            lambda key: jax.random.split(jax.random.fold_in(key, reel.time), self._episodes)
+            lambda key: jax.random.split(jax.random.fold_in(key, carry.time), self._episodes)
         )(act_keys).reshape(rows, 2)
-        seen = reel.observation.reshape(*by_member, *reel.observation.shape[1:])
-        first = jnp.broadcast_to(reel.time == 0, by_member)
+        seen = carry.observation.reshape(*by_member, *carry.observation.shape[1:])
+        first = jnp.broadcast_to(carry.time == 0, by_member)
         if self._draws:
-            act_keys = keys_at(jax.vmap(jax.random.fold_in, (0, None))(keys, 2), reel.time)
-        action, memory = self._act(policies, reel.memory, seen, first, act_keys)
+            act_keys = keys_at(jax.vmap(jax.random.fold_in, (0, None))(keys, 2), carry.time)
+        action, memory = self._act(policies, carry.memory, seen, first, act_keys)
         action = action.reshape(rows, *action.shape[2:])
-        after = jax.vmap(self._env.step)(reel.env, to_real(action, self._spec), step_keys)
-        last = after.terminated | after.truncated | (reel.time + 1 >= self._limit)
-        experience = reel.experience
+        after = jax.vmap(self._env.step)(carry.env, to_real(action, self._spec), step_keys)
+        last = after.terminated | after.truncated | (carry.time + 1 >= self._limit)
+        experience = carry.experience
         if experience is not None:
             happened = Step(
-                reel.observation, action, after.reward, after.terminated, last, after.observation
+                carry.observation, action, after.reward, after.terminated, last, after.observation
             )
             assert self._buffer is not None
-            valid = reel.playing & _is_sound(happened)
+            valid = carry.playing & _is_sound(happened)
             experience = self._buffer.add(experience, Chunk.of_one_step(happened, valid))
         played = Played(
-            total=reel.played.total + jnp.where(reel.playing, after.reward, 0.0),
-            steps=reel.played.steps + reel.playing,
-            descriptor=self._describe(reel, after.state, after.observation),
+            total=carry.played.total + jnp.where(carry.playing, after.reward, 0.0),
+            steps=carry.played.steps + carry.playing,
+            descriptor=self._describe(carry, after.state, after.observation),
         )
-        playing = reel.playing & ~last
-        return _Reel(
-            after.state, after.observation, memory, playing, played, experience, reel.time + 1
+        playing = carry.playing & ~last
+        return _Carry(
+            after.state, after.observation, memory, playing, played, experience, carry.time + 1
         )
 
-    def _describe(self, reel: _Reel, state: Tree, observation: Array) -> Array | None:
+    def _describe(self, carry: _Carry, state: Tree, observation: Array) -> Array | None:
         """With this step taken in, where it belongs to the episode."""
         if self._descriptor is None:
             return None
-        so_far = reel.played.descriptor
+        so_far = carry.played.descriptor
         assert so_far is not None
         now = jax.vmap(self._descriptor.of)(state, observation).astype(jnp.float32)
         if self._descriptor.over == "mean":
             # As a running mean: no sum to be divided by a number of steps that may be zero.
-            now = so_far + (now - so_far) / (reel.played.steps[:, None] + 1.0)
-        return jnp.where(reel.playing[:, None], now, so_far)
+            now = so_far + (now - so_far) / (carry.played.steps[:, None] + 1.0)
+        return jnp.where(carry.playing[:, None], now, so_far)
 
 
 @final
-class HostStage:
+class HostEpisodeRunner:
     """Gymnasium environments, stepped with all members' policies in one fused act."""
 
     def __init__(
@@ -235,7 +237,7 @@ class HostStage:
         observation: np.ndarray,
         tries: int | None = None,
         only: bool = False,
-    ) -> Performance:
+    ) -> EpisodeSteps:
         """As `play`, step by step. An episode that a fault has cut is played again; where that was
         the last of its `tries`, or the policy gives what is no number, its return is NaN. With
         `only`, rows that have finished are not stepped on."""
@@ -257,7 +259,7 @@ class HostStage:
             last = tally.take(step)
             facts: Any = (observation, action, step.reward, step.terminated, last)
             happened = Step(*facts, next_observation=step.next_observation)  # type: ignore
-            yield Told(happened, playing & step.valid)
+            yield EpisodeStep(happened, playing & step.valid)
             observation, first = step.observation, step.last
         if tally.unended and self._limit is None:
             _log.warning(
@@ -269,7 +271,7 @@ class HostStage:
 
 @final
 class _Tally:
-    """The open episodes of a `HostStage`."""
+    """The open episodes of a `HostEpisodeRunner`."""
 
     def __init__(self, rows: int, descriptor: Descriptor | None, limit: int, tries: int | None):
         self.total, self.steps = np.zeros(rows), np.zeros(rows, np.int32)
@@ -340,7 +342,7 @@ def act_program(
         at_random = at_random.reshape(rows, *[1] * (action.ndim - 1))
         return jnp.where(at_random, uniform_actions(spec, rows, what), action), memory
 
-    return over_members(act, members)
+    return over_seeds(act, members)
 
 
 @shared

@@ -1,6 +1,6 @@
 """Evaluation on environments of its own, every episode counted exactly once.
 
-Each member plays the same number of episodes, one per environment, all begun together with fixed
+Each seed plays the same number of episodes, one per environment, all begun together with fixed
 seeds. No episode is left out, so short ones weigh no more than long ones; none is cut off, unless
 it goes on for ever.
 
@@ -17,9 +17,15 @@ import numpy as np
 
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor
-from understudy.training.episode_runner import DETERMINISTIC, HostStage, Mode, NativeStage, Played
+from understudy.training.episode_runner import (
+    DETERMINISTIC,
+    HostEpisodeRunner,
+    Mode,
+    NativeEpisodeRunner,
+    Played,
+)
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import EVALUATION, SELECTION, member_keys
+from understudy.training.seed_axis import EVALUATION, SELECTION, seed_keys
 from understudy.training.trainer import Setting
 from understudy.types import Key
 
@@ -29,22 +35,22 @@ from understudy.types import Key
 class EvaluationPlan:
     """Which episodes are played, and how."""
 
-    episodes: int  # of each member
+    episodes: int  # of each seed
     descriptor: Descriptor | None = None
-    seed: int | None = None  # of the first member's episodes; None selects the best policy
+    seed: int | None = None  # of the first seed's episodes; None selects the best policy
     mode: Mode = DETERMINISTIC
 
     def keys(self, setting: Setting) -> Key:
         seed = setting.seed if self.seed is None else self.seed
         stream = SELECTION if self.seed is None else EVALUATION
-        return member_keys(seed, setting.num_seeds, stream)
+        return seed_keys(seed, setting.num_seeds, stream)
 
 
 class Evaluation(NamedTuple):
-    """What became of every member's episodes."""
+    """What became of every seed's episodes."""
 
-    returns: np.ndarray  # [members, episodes]
-    descriptors: np.ndarray | None  # [members, episodes, size], where behaviors are described
+    returns: np.ndarray  # [seeds, episodes]
+    descriptors: np.ndarray | None  # [seeds, episodes, size], where behaviors are described
 
 
 @final
@@ -55,7 +61,7 @@ class HostEvaluator:
         self, setting: Setting, envs: HostEnvs, plan: EvaluationPlan, limited: bool = True
     ):
         shape = self._shape = (setting.num_seeds, plan.episodes)
-        self._stage = HostStage(
+        self._runner = HostEpisodeRunner(
             setting.algorithm,
             envs,
             shape,
@@ -66,10 +72,10 @@ class HostEvaluator:
         )
 
     def play(self, policy: Any) -> Evaluation:
-        return _evaluation(self._stage.play(policy, self._stage.envs.restart()), self._shape)
+        return _evaluation(self._runner.play(policy, self._runner.envs.restart()), self._shape)
 
     def close(self) -> None:
-        self._stage.envs.close()
+        self._runner.envs.close()
 
 
 @final
@@ -94,10 +100,10 @@ def _native_program(
     setting: Setting, env: NativeEnv, plan: EvaluationPlan
 ) -> Callable[[Any, Any], Played]:
     shape = (setting.num_seeds, plan.episodes)
-    stage = NativeStage(
+    runner = NativeEpisodeRunner(
         setting.algorithm, env, setting.spec, shape, plan.descriptor, mode=plan.mode
     )
-    return jax.jit(lambda policy, keys: stage.play(policy, keys)[0])
+    return jax.jit(lambda policy, keys: runner.play(policy, keys)[0])
 
 
 def _evaluation(played: Played, shape: tuple[int, int]) -> Evaluation:

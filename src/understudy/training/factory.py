@@ -52,7 +52,7 @@ def longest_episode(source: Source) -> int:
 def make_evaluator(
     setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = STANDARD
 ) -> HostEvaluator | NativeEvaluator:
-    """What plays episodes of each member on environments of its own."""
+    """What plays episodes of each seed on environments of its own."""
     if isinstance(source, NativeEnv):
         return NativeEvaluator(setting, source, plan)
     stream = SELECTION if plan.seed is None else EVALUATION

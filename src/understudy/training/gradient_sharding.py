@@ -17,7 +17,7 @@ from understudy.algorithms.base import Aux
 from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import Setting
 from understudy.training.state_packing import Layout
 from understudy.training.update import LearnerState, Ready, finish, ready
@@ -63,7 +63,7 @@ def join(answers: list[tuple[Any, Aux]]) -> tuple[Any, Aux]:
     return gradients, Aux(metrics, jnp.concatenate([aux.priorities for _, aux in answers]))
 
 
-def without_moments(state: Any) -> Any:
+def without_optimizer_state(state: Any) -> Any:
     """All of a state but the optimizers', which only `apply` reads: half of its size."""
     return state._replace(opt_state={})
 
@@ -85,7 +85,7 @@ def told_of(setting: Setting) -> Any:
     """The shapes of what workers are told of the State."""
     keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), jnp.uint32)
     initial = jax.vmap(partial(setting.algorithm.init, setting.spec))
-    return without_moments(jax.eval_shape(initial, keys))
+    return without_optimizer_state(jax.eval_shape(initial, keys))
 
 
 def still_drawable(priorities: Priorities | None, place: Array | None) -> Array | None:
@@ -99,19 +99,19 @@ def still_drawable(priorities: Priorities | None, place: Array | None) -> Array 
 
 @final
 class Shares:
-    """The functions of a shared update, lifted over K members. Learner and workers each build
+    """The functions of a shared update, lifted over K seeds. Learner and workers each build
     this from the same setting."""
 
     def __init__(self, setting: Setting):
-        self.algorithm, self.members = setting.algorithm, setting.num_seeds
+        self.algorithm, self.num_seeds = setting.algorithm, setting.num_seeds
         self.buffer: Buffer = setting.buffer
         self._state = told_of(setting)
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
         """What all workers are told of the State, and each one's share of the batch [K, ...]."""
-        parts = over_members(partial(share, count=count), self.members)(batch)
-        return self._state_layout.join(without_moments(state)), parts
+        parts = over_seeds(partial(share, count=count), self.num_seeds)(batch)
+        return self._state_layout.join(without_optimizer_state(state)), parts
 
     def answer(self, sent: dict[str, Array], batch: Any, key: Key, mask: Any) -> dict[str, Array]:
         """A worker's part. `mask` is plain, and the program is compiled for it."""
@@ -144,36 +144,36 @@ class Shares:
             told = (now.place, aux.priorities, now.batch.weight, good)
             return learner, self.buffer.update_priorities(experience, *told)
 
-        return over_members(one, self.members)(learner, experience, now, parts)
+        return over_seeds(one, self.num_seeds)(learner, experience, now, parts)
 
     def _gradients(self, state: Any, batch: Any, key: Key, mask: Any) -> tuple[Any, Aux]:
         def one(state: Any, batch: Any, key: Key) -> tuple[Any, Aux]:
             gradients, aux = self.algorithm.gradients(state, batch, key, mask)
             return gradients._replace(mask=None), aux
 
-        return over_members(one, self.members)(state, batch, key)
+        return over_seeds(one, self.num_seeds)(state, batch, key)
 
 
 @final
 class Draws:
     """The functions of an update whose rows the workers sample, each from a `buffer` of its own,
-    lifted over K members. Only for replay without priorities, whose weights are relative to the
+    lifted over K seeds. Only for replay without priorities, whose weights are relative to the
     whole."""
 
     def __init__(self, setting: Setting, buffer: Buffer):
-        self.members, self._algorithm = setting.num_seeds, setting.algorithm
+        self.num_seeds, self._algorithm = setting.num_seeds, setting.algorithm
         self._buffer = buffer
         self._state = told_of(setting)
         self._layout = Layout(self._state)
         each = jax.vmap(lambda _: buffer.init())
-        self._experience = jax.eval_shape(each, jnp.arange(self.members))
+        self._experience = jax.eval_shape(each, jnp.arange(self.num_seeds))
 
     def send(self, learner: LearnerState) -> tuple[dict[str, Array], LearnerState]:
         """What all workers are told, and the learner whose key has moved on since."""
         state = learner.state
         next_key = jax.vmap(lambda key: jax.random.split(key, 3)[0])(state.key)
         moved_on = learner._replace(state=state._replace(key=next_key))
-        return self._layout.join(without_moments(state)), moved_on
+        return self._layout.join(without_optimizer_state(state)), moved_on
 
     def answer(
         self, sent: dict[str, Array], experience: Any, place: Array, mask: Any
@@ -197,7 +197,7 @@ class Draws:
             gradients = gradients._replace(mask=mask)
             return finish(self._algorithm, learner, Ready(None, None, key, key), gradients, aux)[0]
 
-        return over_members(one, self.members)(learner, parts)
+        return over_seeds(one, self.num_seeds)(learner, parts)
 
     def _tell(self, state: Any, experience: Any, place: Array, mask: Any) -> Any:
         def one(state: Any, experience: Any, place: Array) -> Any:
@@ -208,10 +208,10 @@ class Draws:
             held = jnp.where(jnp.any(now.batch.weight > 0), jnp.sum(experience.stored), 0)
             return held, (gradients._replace(mask=None), aux.metrics)
 
-        return over_members(one, self.members, shared=(2,))(state, experience, place)
+        return over_seeds(one, self.num_seeds, shared=(2,))(state, experience, place)
 
 
 def _first_of(leaf: Array, count: int) -> Any:
     """The shape of a share of [K, rows, ...]."""
-    members, rows, *rest = leaf.shape
-    return jax.ShapeDtypeStruct((members, rows // count, *rest), leaf.dtype)
+    num_seeds, rows, *rest = leaf.shape
+    return jax.ShapeDtypeStruct((num_seeds, rows // count, *rest), leaf.dtype)

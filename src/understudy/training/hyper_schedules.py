@@ -18,14 +18,14 @@ from understudy.types import ConfigError
 
 @final
 class HyperSchedules:
-    """The schedules of a run, for all members."""
+    """The schedules of a run, for all seeds."""
 
     def __init__(
-        self, schedules: Mapping[str, Schedule], horizon: int, members: int, config: Config
+        self, schedules: Mapping[str, Schedule], horizon: int, num_seeds: int, config: Config
     ):
         self.names = tuple(sorted(schedules))
         self._schedules: dict[str, Schedule] = dict(schedules)
-        self._horizon, self._members = horizon, members
+        self._horizon, self._num_seeds = horizon, num_seeds
         self._told: tuple[list[Any], np.ndarray] | None = None  # the last answer, and as an array
         for name in self.names:  # the ends of a curve are where mistakes show
             for step in (0, horizon):
@@ -33,20 +33,20 @@ class HyperSchedules:
                     config.check_moving(name, float(value))
 
     def at(self, step: int) -> np.ndarray:
-        """[members, names] at a step. It is asked at every step, so where nothing has moved since
+        """[seeds, names] at a step. It is asked at every step, so where nothing has moved since
         the last time the answer is the same array."""
         answers = [self._answer(name, step) for name in self.names]
         plain = all(isinstance(answer, float) for answer in answers)
         if plain and self._told is not None and self._told[0] == answers:
             return self._told[1]
-        values = np.empty((self._members, len(self.names)), np.float32)
+        values = np.empty((self._num_seeds, len(self.names)), np.float32)
         for place, (name, answer) in enumerate(zip(self.names, answers, strict=True)):
-            values[:, place] = answer if plain else per_member(name, answer, self._members)
+            values[:, place] = answer if plain else per_seed(name, answer, self._num_seeds)
         self._told = (answers, values) if plain else None
         return values
 
     def over(self, steps: Iterable[int]) -> np.ndarray:
-        """[members, steps, names] at each of several steps."""
+        """[seeds, steps, names] at each of several steps."""
         return np.stack([self.at(step) for step in steps], axis=1)
 
     def end(self, names: Iterable[str]) -> None:
@@ -64,16 +64,16 @@ class HyperSchedules:
         return evaluate(schedule, step, self._horizon)
 
     def _value(self, name: str, step: int) -> np.ndarray:
-        return per_member(name, evaluate(self._schedules[name], step, self._horizon), self._members)
+        return per_seed(name, evaluate(self._schedules[name], step, self._horizon), self._num_seeds)
 
 
-def per_member(name: str, value: Any, members: int) -> np.ndarray:
-    """One number for all members, or one for each, as [members]."""
+def per_seed(name: str, value: Any, num_seeds: int) -> np.ndarray:
+    """One number for all seeds, or one for each, as [seeds]."""
     array = np.asarray(value)
-    if array.dtype.kind not in "iuf" or array.shape not in ((), (members,)):
-        wanted = "a number" if members == 1 else f"a number, or {members}, one per seed"
+    if array.dtype.kind not in "iuf" or array.shape not in ((), (num_seeds,)):
+        wanted = "a number" if num_seeds == 1 else f"a number, or {num_seeds}, one per seed"
         raise ConfigError(f"{name} must be {wanted}, got {value!r}")
-    return np.broadcast_to(array, (members,)).astype(np.float32)
+    return np.broadcast_to(array, (num_seeds,)).astype(np.float32)
 
 
 def check_names(names: Iterable[str], hyper: Mapping[str, Any], config: Config) -> None:

@@ -111,7 +111,7 @@ def _update_from_replay(
     algorithm: Algorithm, buffer: Buffer, stored: Any, carry: tuple[LearnerState, Any],
     index: Index, given: Any, moved: dict[str, Array],
 ) -> tuple[LearnerState, Priorities | None]:  # fmt: skip
-    """One update of one member, from a fresh batch or from what was drawn for it."""
+    """One update of one seed, from a fresh batch or from what was drawn for it."""
     learner, priorities = carry
     learner = move(learner, moved)
     data = buffer.with_priorities(stored, priorities) if given is None else given

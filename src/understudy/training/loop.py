@@ -35,7 +35,7 @@ ACCELERATOR_CHUNK = 8  # steps; see docs/design.md for what they cost and save
 
 @final
 class HostTrainer(Trainer):
-    """Trains K members on K × N Gymnasium environments."""
+    """Trains K seeds on K × N Gymnasium environments."""
 
     places: ClassVar[tuple[str, ...]] = EVERYWHERE
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.types import DivergedError, Metrics
 
-LONGEST_ROW_OF_DISCARDS = 10  # after which a member is frozen
+LONGEST_ROW_OF_DISCARDS = 10  # after which a seed is frozen
 
 
 class Meter(NamedTuple):
@@ -42,8 +42,8 @@ def is_frozen(meter: Meter) -> Bool[Array, ""]:
 
 
 def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
-    """Means per member of a meter [members, ...] on the host, and the meter to go on with. What was
-    not computed since the last time is absent; of members that have diverged it is NaN."""
+    """Means per seed of a meter [seeds, ...] on the host, and the meter to go on with. What was
+    not computed since the last time is absent; of seeds that have diverged it is NaN."""
     frozen = diverged(meter)
     if frozen.all():
         of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""
@@ -62,5 +62,5 @@ def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], M
 
 
 def diverged(meter: Meter) -> np.ndarray:
-    """[members]: whether a member's updates were not finite so often in a row that it is frozen."""
+    """[seeds]: whether a seed's updates were not finite so often in a row that it is frozen."""
     return np.asarray(meter.discarded_in_a_row) >= LONGEST_ROW_OF_DISCARDS

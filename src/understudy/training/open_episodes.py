@@ -116,11 +116,11 @@ class OpenActions:
 class EpisodeTally:
     """Returns and lengths of episodes, counted on the host in double precision."""
 
-    def __init__(self, members: int, num_envs: int):
+    def __init__(self, num_seeds: int, num_envs: int):
         self._num_envs = num_envs
-        self._returns = np.zeros(members * num_envs)
-        self._lengths = np.zeros(members * num_envs, np.int64)
-        self._ended: list[list[tuple[float, int]]] = [[] for _ in range(members)]
+        self._returns = np.zeros(num_seeds * num_envs)
+        self._lengths = np.zeros(num_seeds * num_envs, np.int64)
+        self._ended: list[list[tuple[float, int]]] = [[] for _ in range(num_seeds)]
 
     def count(self, step: HostStep) -> None:
         self._returns += step.reward
@@ -147,11 +147,11 @@ class EpisodeTally:
         return {
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
-            "ended": np.array(ended, np.float64).reshape(-1, 3),  # member, return, length
+            "ended": np.array(ended, np.float64).reshape(-1, 3),  # seed, return, length
         }
 
     def put_back(self, named: Named) -> None:
         self._returns[:] = named["returns"]
         self._lengths[:] = named["lengths"]
-        for member, total, length in named["ended"]:
-            self._ended[int(member)].append((float(total), int(length)))
+        for seed_index, total, length in named["ended"]:
+            self._ended[int(seed_index)].append((float(total), int(length)))

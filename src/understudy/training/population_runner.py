@@ -14,7 +14,13 @@ from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.training.episode_runner import HostStage, Performance, Played, Told, finish
+from understudy.training.episode_runner import (
+    EpisodeStep,
+    EpisodeSteps,
+    HostEpisodeRunner,
+    Played,
+    finish,
+)
 from understudy.types import Spec
 
 TRIES = 3  # of an episode that faults keep cutting
@@ -22,7 +28,7 @@ TRIES = 3  # of an episode that faults keep cutting
 
 @final
 @dataclass(frozen=True)
-class Programme:
+class EpisodePlan:
     """What is played. It can travel: an environment is made where it is stepped."""
 
     algorithm: Algorithm
@@ -35,12 +41,12 @@ class Programme:
     workers: int
     guard: Guard
 
-    def share(self, first: int, rows: int) -> "Programme":
+    def share(self, first: int, rows: int) -> "EpisodePlan":
         """So many rows of it, which meet the episodes that they meet in the whole."""
         return replace(self, rows=rows, seeds=replace(self.seeds, first_row=first))
 
 
-class Playhouse(abc.ABC):
+class PopulationRunner(abc.ABC):
     """Plays episodes by their numbers. What becomes of one is a function of its policy, its row
     and its number alone. Abstract; the final ones are for one process and for a cluster."""
 
@@ -50,7 +56,7 @@ class Playhouse(abc.ABC):
         policies: Any,
         episode: int,
         fresh: bool = False,
-        tell: Callable[[Told], None] | None = None,
+        tell: Callable[[EpisodeStep], None] | None = None,
     ) -> Played:
         """The episode of that number, of every row by its own policy; `fresh` ones are others than
         those that policies are found by. Every step is told."""
@@ -67,45 +73,47 @@ class Playhouse(abc.ABC):
 
 
 @final
-class HostPlayhouse(Playhouse):
+class HostPopulationRunner(PopulationRunner):
     """The environments are this process's own."""
 
-    def __init__(self, programme: Programme):
-        self._programme = programme
-        self._stage = self._open(programme.seeds)
+    def __init__(self, episode_plan: EpisodePlan):
+        self._episode_plan = episode_plan
+        self._runner = self._open(episode_plan.seeds)
 
     @cached_property
-    def _fresh(self) -> HostStage:
-        return self._open(replace(self._programme.seeds, fixed=False).for_evaluation())
+    def _fresh(self) -> HostEpisodeRunner:
+        return self._open(replace(self._episode_plan.seeds, fixed=False).for_evaluation())
 
-    def _open(self, seeds: EpisodeSeeds) -> HostStage:
-        plan = self._programme
+    def _open(self, seeds: EpisodeSeeds) -> HostEpisodeRunner:
+        plan = self._episode_plan
         envs = plan.source.make_host(plan.rows, seeds, plan.workers, plan.guard, plan.descriptor)
         envs.speak(plan.spec.action)
-        return HostStage(plan.algorithm, envs, (plan.rows, 1), plan.descriptor, plan.episode_length)
+        return HostEpisodeRunner(
+            plan.algorithm, envs, (plan.rows, 1), plan.descriptor, plan.episode_length
+        )
 
     def play(
         self,
         policies: Any,
         episode: int,
         fresh: bool = False,
-        tell: Callable[[Told], None] | None = None,
+        tell: Callable[[EpisodeStep], None] | None = None,
     ) -> Played:
         return finish(self.begin(policies, episode, fresh), tell)
 
-    def begin(self, policies: Any, episode: int, fresh: bool) -> Performance:
+    def begin(self, policies: Any, episode: int, fresh: bool) -> EpisodeSteps:
         """As `play`, step by step."""
-        stage, rows = self._fresh if fresh else self._stage, self._programme.rows
-        action = self._programme.spec.action.stored
+        runner, rows = self._fresh if fresh else self._runner, self._episode_plan.rows
+        action = self._episode_plan.spec.action.stored
         nothing_done = [np.zeros((0, *action.shape), action.dtype)] * rows
-        observation = stage.envs.replay(np.full(rows, episode), nothing_done)
-        return stage.steps(policies, observation, TRIES, only=True)
+        observation = runner.envs.replay(np.full(rows, episode), nothing_done)
+        return runner.steps(policies, observation, TRIES, only=True)
 
     @property
     def faults(self) -> dict[str, int]:
-        return self._stage.envs.faults
+        return self._runner.envs.faults
 
     def close(self) -> None:
-        self._stage.envs.close()
+        self._runner.envs.close()
         if "_fresh" in self.__dict__:
             self._fresh.envs.close()

@@ -67,7 +67,7 @@ def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
 def make(
     setting: Setting, place: Place, sharding: NamedSharding | None = None
 ) -> tuple[Buffer, Any]:
-    """The buffer for a place, and its empty state with a member axis."""
+    """The buffer for a place, and its empty state with a seed axis."""
     if place.name == "device":
         return setting.buffer, init_program(setting.buffer, setting.num_seeds, sharding)()
     needs = setting.algorithm.needs
@@ -79,11 +79,11 @@ def make(
 
 
 @shared
-def init_program(buffer: Buffer, members: int, sharding: NamedSharding | None) -> Any:
-    """Makes an empty buffer, with a member axis."""
-    # A buffer is too large to be made twice: the member axis is there from the beginning.
+def init_program(buffer: Buffer, num_seeds: int, sharding: NamedSharding | None) -> Any:
+    """Makes an empty buffer, with a seed axis."""
+    # A buffer is too large to be made twice: the seed axis is there from the beginning.
     each = jax.vmap(lambda _: buffer.init())
-    return jax.jit(lambda: each(jnp.arange(members)), out_shardings=sharding)
+    return jax.jit(lambda: each(jnp.arange(num_seeds)), out_shardings=sharding)
 
 
 def directory() -> Path:
@@ -108,12 +108,12 @@ def _look_at(name: str, setting: Setting, share: float | int) -> Place:
     if name != "device" and isinstance(needs, ReplayNeeds):
         buffer = make_frame_replay(needs, setting.spec, setting.num_envs)
     each = buffer.nbytes
-    members, on_device = setting.num_seeds, "in memory"
+    num_seeds, on_device = setting.num_seeds, "in memory"
     if _device().platform != "cpu":
         on_device = "in device memory"
-        members = -(-members // setting.devices) if name == "device" else members
+        num_seeds = -(-num_seeds // setting.devices) if name == "device" else num_seeds
     words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
-    return Place(name, each * members, int(share * room(name)), words[name])
+    return Place(name, each * num_seeds, int(share * room(name)), words[name])
 
 
 def _announce(place: Place, setting: Setting, asked: str) -> None:

@@ -17,7 +17,7 @@ class Setting:
     seed: int
     num_seeds: int
     num_envs: int
-    devices: int = 1  # among which members, or the rows of batches, are divided
+    devices: int = 1  # among which seeds, or the rows of batches, are divided
 
     @property
     def unseeded(self) -> "Setting":

@@ -8,7 +8,7 @@ from understudy.state_dict import Named
 
 @dataclass
 class Position:
-    """How far a run has come. Unbatched: every member is at the same place."""
+    """How far a run has come. Unbatched: every seed is at the same place."""
 
     iterations: int = 0  # steps of each environment
     updates: int = 0

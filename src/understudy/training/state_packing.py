@@ -61,11 +61,11 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def read_policy(self, received: Tree) -> Any:
-        """One member's policy out of that. Called inside the act program."""
+        """One seed's policy out of that. Called inside the act program."""
 
     @abc.abstractmethod
     def policy_leaves(self, received: Tree) -> list[Any]:
-        """All members' policy as its leaves in their order, [K, ...] each: what can be sent far."""
+        """All seeds' policy as its leaves in their order, [K, ...] each: what can be sent far."""
 
 
 class Parts(NamedTuple):
@@ -145,7 +145,7 @@ class Vectors(Form):
         return jax.device_put(received, device)
 
     def read_policy(self, received: dict[str, Array]) -> Any:
-        return self._policy.split(received, without_member_axis=True)
+        return self._policy.split(received, without_seed_axis=True)
 
     def policy_leaves(self, received: dict[str, Array]) -> list[Array]:
         return jax.tree.leaves(self._policy.split(received))
@@ -153,7 +153,7 @@ class Vectors(Form):
 
 @final
 class Layout:
-    """Where the leaves of a tree with a member axis lie in one vector per dtype."""
+    """Where the leaves of a tree with a seed axis lie in one vector per dtype."""
 
     def __init__(self, tree: Tree):
         leaves, self._structure = jax.tree.flatten(tree)
@@ -166,11 +166,11 @@ class Layout:
             rows.setdefault(dtype, []).append(leaf.reshape(leaf.shape[0], -1))
         return {dtype: jnp.concatenate(parts, axis=1) for dtype, parts in rows.items()}
 
-    def split(self, vectors: dict[str, Array], without_member_axis: bool = False) -> Tree:
+    def split(self, vectors: dict[str, Array], without_seed_axis: bool = False) -> Tree:
         leaves, used = [], dict.fromkeys(vectors, 0)
         for shape, dtype in zip(self._shapes, self._dtypes, strict=True):
             start, size = used[dtype], math.prod(shape[1:])
-            wanted = shape[1:] if without_member_axis else shape
+            wanted = shape[1:] if without_seed_axis else shape
             leaves.append(vectors[dtype][..., start : start + size].reshape(wanted))
             used[dtype] += size
         return jax.tree.unflatten(self._structure, leaves)

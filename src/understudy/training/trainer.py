@@ -18,12 +18,12 @@ from understudy.buffers.host_replay import is_of_host
 from understudy.ops.schedules import Schedule
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.device_sharding import find_sharding
-from understudy.training.hyper_schedules import HyperSchedules, check_names, per_member
+from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.training.initialization import begin, metric_names
 from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
-from understudy.training.seed_axis import INITIALIZATION, member_keys
+from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import Setting as Setting
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.update import LearnerState
@@ -46,13 +46,13 @@ class Held:
 
 
 class Trainer(abc.ABC):
-    """Advances K members by iterations. Abstract; the final ones are the two loops."""
+    """Advances K seeds by iterations. Abstract; the final ones are the two loops."""
 
     places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
     setting: Setting
     update_schedule: UpdateSchedule
     position: Position
-    held: Any  # what has the `learner` and the `experience`, [members, ...] each
+    held: Any  # what has the `learner` and the `experience`, [seeds, ...] each
     buffer: Buffer
     hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
@@ -65,7 +65,7 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per member: returns and lengths of the episodes that ended since the last call."""
+        """Per seed: returns and lengths of the episodes that ended since the last call."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -101,9 +101,9 @@ class Trainer(abc.ABC):
         config = self.setting.algorithm.config
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
-        members = self.setting.num_seeds
+        num_seeds = self.setting.num_seeds
         self.hyper_schedules = (
-            HyperSchedules(wanted, self.position.horizon, members, config) if wanted else None
+            HyperSchedules(wanted, self.position.horizon, num_seeds, config) if wanted else None
         )
 
     def begin_training(self, total: int) -> None:
@@ -130,11 +130,11 @@ class Trainer(abc.ABC):
         return UpdateSchedule.of(needs, self.setting.num_envs, self.position.first_training)
 
     def set(self, values: Mapping[str, Any]) -> None:
-        """Change hyper-parameters now, for all members or for each; their schedules end."""
+        """Change hyper-parameters now, for all seeds or for each; their schedules end."""
         state, config = self.learner.state, self.setting.algorithm.config
         check_names(values, state.hyper, config)
         new = {
-            name: per_member(name, value, self.setting.num_seeds) for name, value in values.items()
+            name: per_seed(name, value, self.setting.num_seeds) for name, value in values.items()
         }
         for name, each in new.items():
             for value in each:
@@ -145,7 +145,7 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(state=state._replace(hyper=hyper))
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Take over networks, [members, ...] each; targets follow."""
+        """Take over networks, [seeds, ...] each; targets follow."""
         state = self.setting.algorithm.set_weights(self.learner.state, weights)
         self.learner = self.learner._replace(state=state)
 
@@ -209,36 +209,40 @@ class Trainer(abc.ABC):
 
     @property
     def steps(self) -> int:
-        """Transitions per member so far."""
+        """Transitions per seed so far."""
         return self.position.iterations * self.setting.num_envs
 
     def diverged(self) -> np.ndarray:
-        """[members]: which of them have diverged and are frozen."""
+        """[seeds]: which of them have diverged and are frozen."""
         return diverged(jax.device_get(self.learner.meter))
 
     def policy(self) -> Any:
-        """The acting slice of every member."""
+        """The acting slice of every seed."""
         return self.setting.algorithm.policy(self.learner.state)
 
     def metrics(self) -> dict[str, np.ndarray]:
-        """Per-member means of the update metrics since the last call; what was not computed
-        in that time is absent. A member that has diverged is told of once."""
+        """Per-seed means of the update metrics since the last call; what was not computed
+        in that time is absent. A seed that has diverged is told of once."""
         meter = jax.device_get(self.learner.meter)
         means, fresh = read_meter(meter, self._metric_names)
-        for member in set(np.flatnonzero(diverged(meter)).tolist()) - self._told_of:
-            self._told_of.add(member)
+        for seed_index in set(np.flatnonzero(diverged(meter)).tolist()) - self._told_of:
+            self._told_of.add(seed_index)
             _log.warning(
                 "seed %d diverged before step %d: its last %d updates were not finite. It is "
-                "frozen, and the other seeds go on", self.setting.seed + member, self.steps,
+                "frozen, and the other seeds go on", self.setting.seed + seed_index, self.steps,
                 LONGEST_ROW_OF_DISCARDS,
             )  # fmt: skip
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
     def _start(self, buffer: Buffer | None = None) -> tuple[LearnerState, Any]:
-        """Initial states and an empty buffer, with a member axis; the setting's own buffer, unless
+        """Initial states and an empty buffer, with a seed axis; the setting's own buffer, unless
         one is given."""
-        algorithm, spec, members = self.setting.algorithm, self.setting.spec, self.setting.num_seeds
+        algorithm, spec, num_seeds = (
+            self.setting.algorithm,
+            self.setting.spec,
+            self.setting.num_seeds,
+        )
         needs, num_envs = algorithm.needs, self.setting.num_envs
         rollouts = isinstance(needs, RolloutNeeds)
         if rollouts and needs.horizon * num_envs % needs.minibatches:
@@ -255,9 +259,9 @@ class Trainer(abc.ABC):
             self.buffer, experience = buffer, buffer.init()
         self.position = Position()
         self.update_schedule = self._make_update_schedule()
-        self._told_of: set[int] = set()  # members that have diverged
+        self._told_of: set[int] = set()  # seeds that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
-        keys = member_keys(self.setting.seed, members, INITIALIZATION)
+        keys = seed_keys(self.setting.seed, num_seeds, INITIALIZATION)
         first_learner = _begin_program(self.setting.unseeded, self._sharding)
         learner = first_learner(jax.device_put(keys, self._sharding))
         return learner, experience
@@ -271,7 +275,7 @@ def learner_shapes(setting: Setting) -> LearnerState:
 
 @shared
 def _begin_program(setting: Setting, sharding: NamedSharding | None) -> Any:
-    """From a key for each member to learners that have learned nothing."""
+    """From a key for each seed to learners that have learned nothing."""
     names = metric_names(setting.algorithm, setting.spec, setting.num_envs)
     initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
     return jax.jit(jax.vmap(initial), out_shardings=sharding)

@@ -26,7 +26,7 @@ from understudy.buffers import Buffer
 from understudy.training.device_sharding import divides_rows, shared_by_all
 from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import over_members
+from understudy.training.seed_axis import over_seeds
 from understudy.training.state_packing import Form, form_of, form_programs
 from understudy.training.step_packing import RowType, as_bytes, to_chunk
 from understudy.training.update import LearnerState
@@ -66,7 +66,7 @@ class Transport:
         self._pack, self._unpack, self._send = form_programs(self.form)
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
-        self._algorithm, self._rows, self._members = algorithm, rows, len(learner.state.key)
+        self._algorithm, self._rows, self._num_seeds = algorithm, rows, len(learner.state.key)
         self._period = algorithm.delays.period
         self._observes = any(part is not None for part in learner.state.normalizer)
         self.packed: Tree = None  # the learner's state, in that form
@@ -78,7 +78,7 @@ class Transport:
         """Go on with this buffer, which is in the state given."""
         self.buffer, self.experience = buffer, experience
         self.program = _learn_program(
-            self._algorithm, buffer, self._rows, self.form, self._members, self.sharding
+            self._algorithm, buffer, self._rows, self.form, self._num_seeds, self.sharding
         )
 
     def learn(
@@ -191,7 +191,7 @@ class Transport:
 
 @shared
 def _learn_program(
-    algorithm: Algorithm, buffer: Buffer, rows: RowType, form: Form, members: int,
+    algorithm: Algorithm, buffer: Buffer, rows: RowType, form: Form, num_seeds: int,
     sharding: Sharding,
 ) -> Callable[..., Any]:  # fmt: skip
     """`learn_from_chunk`, lifted over all seeds and compiled."""
@@ -205,7 +205,7 @@ def _learn_program(
         return learn_from_chunk(algorithm, buffer, call, learner, data, chunk, index, values)
 
     def learn(packed: Tree, data: Any, given: Any, index: Array, values: Any, call: Call):
-        lifted = over_members(partial(of_one_seed, call), members, shared=(3,))
+        lifted = over_seeds(partial(of_one_seed, call), num_seeds, shared=(3,))
         learner, left = lifted(form.unpack(packed), data, given, index, values)
         packed = form.pack(learner)
         return packed, left, index + call.count, form.send_policy(packed)

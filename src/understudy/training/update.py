@@ -27,13 +27,13 @@ class Ready(NamedTuple):
     """What one update needs beside the learner's state."""
 
     batch: Any  # prepared
-    place: Int32[Array, "*members batch"] | None  # of its rows in the ring, if it came from one
+    place: Int32[Array, "*seeds batch"] | None  # of its rows in the ring, if it came from one
     key: Key  # of the update's noise
     next_key: Key  # the State's, after the update
 
 
 def ready(algorithm: Algorithm, buffer: Buffer, state: Any, data: Any) -> Ready:
-    """Sample what the next update of one member learns from."""
+    """Sample what the next update of one seed learns from."""
     next_key, draw_key, key = jax.random.split(state.key, 3)
     batch, place = sample_batch(algorithm, buffer, state, data, draw_key)
     return Ready(batch, place, key, next_key)
@@ -66,7 +66,7 @@ def finish(
 ) -> Tree:
     """Take the step, unless it is not finite: then it is discarded as a whole. Params, targets,
     optimizers and counters keep their values; only the random key moves on. After a row of such
-    steps the member is frozen: it takes no step any more. Gives the learner, and whether the step
+    steps the seed is frozen: it takes no step any more. Gives the learner, and whether the step
     was taken."""
     state, good = learner.state, finite(gradients) & ~is_frozen(learner.meter)
     proposed = algorithm.apply(state, gradients)

@@ -12,7 +12,7 @@ from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.optim import Gradients, Optimizers
 from understudy.networks import CategoricalActor
 from understudy.networks.build import make_actor, make_value
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.ops.returns import gae
 from understudy.types import Discrete
 
@@ -24,7 +24,7 @@ class Params(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None
+    seen: Statistics | None
 
 
 @final

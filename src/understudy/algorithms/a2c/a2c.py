@@ -31,7 +31,7 @@ from understudy.networks import (
 from understudy.networks.build import make_actor, make_value
 from understudy.networks.encoders import Borrowed
 from understudy.networks.initializers import scaled
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.types import (
     ConfigError,
     Continuous,
@@ -57,7 +57,7 @@ class Params(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalized
+    seen: Statistics | None  # what observations look like, where they are normalized
 
 
 class Exploration(NamedTuple):

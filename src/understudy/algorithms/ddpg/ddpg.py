@@ -22,7 +22,7 @@ from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMas
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import ornstein_uhlenbeck
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
 
@@ -39,7 +39,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalized
+    seen: Statistics | None  # what observations look like, where they are normalized
     exploration_noise: Scalar
     noise_theta: Scalar
 

@@ -15,7 +15,7 @@ from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMas
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks, evaluate_ensemble
 from understudy.networks.build import make_q_values
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import epsilon_greedy
 from understudy.types import (
     Batch,
@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     critic: Any
-    seen: Moments | None  # what observations look like, where they are normalized
+    seen: Statistics | None  # what observations look like, where they are normalized
     epsilon: Scalar
 
 

@@ -22,7 +22,7 @@ from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMas
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
 from understudy.networks.build import make_actor, make_critics, make_q_values
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.types import (
@@ -53,7 +53,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalized
+    seen: Statistics | None  # what observations look like, where they are normalized
 
 
 @final

@@ -25,7 +25,7 @@ from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import CategoricalActor, SquashedGaussianActor, lend
 from understudy.networks.build import make_actor, make_critics, make_q_values
-from understudy.networks.normalizer import Moments
+from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import (
     row_normals,
     squashed_gaussian_log_prob,
@@ -60,7 +60,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Moments | None  # what observations look like, where they are normalized
+    seen: Statistics | None  # what observations look like, where they are normalized
 
 
 @final
