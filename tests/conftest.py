@@ -148,10 +148,10 @@ def start_ray():
     from understudy.distributed.connect import load_ray
 
     ray = load_ray()
-    helpers = os.pathsep.join(str(HERE / folder) for folder in ("distributed", "envs", "faults"))
+    helpers = [str(HERE / folder) for folder in ("distributed", "envs", "faults")]
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setenv("PYTHONPATH", helpers)
+        patch.setenv("PYTHONPATH", os.pathsep.join(helpers), prepend=os.pathsep)
         ray.init(
             address="local",
             num_cpus=RAY_CORES,

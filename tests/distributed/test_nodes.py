@@ -1,5 +1,6 @@
 """Two nodes, each with its own Ray daemon, on one machine: one of them goes."""
 
+import os
 import warnings
 
 import cluster_cases as cases
@@ -16,7 +17,7 @@ DAEMON = dict(num_cpus=1, object_store_memory=80_000_000, include_dashboard=Fals
 def nodes(without_ray, monkeypatch):
     """The driver's own node, and another that has room for a second collector."""
     ray = load_ray()
-    monkeypatch.setenv("PYTHONPATH", str(cases.HERE))
+    monkeypatch.setenv("PYTHONPATH", str(cases.HERE), prepend=os.pathsep)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
