@@ -44,7 +44,7 @@ cli.entry()
 POINTS = [
     "understudy.cli:_find",
     pytest.param("understudy.envs.make:resolve", marks=pytest.mark.slow),
-    "understudy.agent.face:Agent.__init__",
+    "understudy.agent.agent:Agent.__init__",
     pytest.param("understudy.training.loop:HostTrainer.__init__", marks=pytest.mark.slow),
     pytest.param("understudy.training.trainer:Trainer._start", marks=pytest.mark.slow),
     "compile",

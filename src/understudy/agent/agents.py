@@ -2,7 +2,7 @@
 
 from typing import final
 
-from understudy.agent.face import Agent
+from understudy.agent.agent import Agent
 from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, sac, td3
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import understudy
 from understudy.agent.agents import TD3 as TD3Agent
 from understudy.agent.drawing import draw_growth
-from understudy.agent.face import Agent
+from understudy.agent.agent import Agent
 from understudy.agent.loading import choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire

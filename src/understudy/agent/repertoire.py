@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.agent.face import Agent
+from understudy.agent.agent import Agent
 from understudy.envs.descriptors import Descriptor
 from understudy.qd.repertoire import Repertoire as Cells
 from understudy.qd.repertoire import metrics, nearest, policies_in

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import understudy
-from understudy.agent.acting import Acting
+from understudy.agent.inference import Acting
 from understudy.agent.drawing import draw_learning_curve
-from understudy.agent.evaluating import Evaluating
+from understudy.agent.evaluation import Evaluating
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
