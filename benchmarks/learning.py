@@ -27,7 +27,7 @@ COLUMNS = ("algorithm", "env", "seed", "steps", "kind", "episodes", "mean_return
 
 
 class Evaluations:
-    """An observer that prints each evaluation and keeps it, a row per seed."""
+    """A callback that prints each evaluation and keeps it, a row per seed."""
 
     def __init__(self, options: argparse.Namespace, file: TextIO):
         self._options, self._file = options, file
@@ -103,7 +103,7 @@ def train(options: argparse.Namespace, path: Path) -> str:
     with open(path, "w", newline="") as file:
         evaluations = Evaluations(options, file)
         try:
-            summary = agent.train(options.steps, run=run, observers=(evaluations,), progress=False)
+            summary = agent.train(options.steps, run=run, callbacks=(evaluations,), progress=False)
             began = time.perf_counter()
             returns = agent.evaluate(options.final_episodes)["returns"]
         finally:

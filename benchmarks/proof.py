@@ -146,7 +146,7 @@ class Clock:
 
 @final
 class Watch:
-    """An observer that writes the evaluations of a program, and stops when something is due."""
+    """A callback that writes the evaluations of a program, and stops when something is due."""
 
     def __init__(self, program: Program, num_envs: int, options: argparse.Namespace, clock: Clock):
         self.program, self._num_envs = program, num_envs
@@ -289,7 +289,7 @@ def run_program(program: Program, options: argparse.Namespace, clock: Clock) -> 
 
 def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
     """Up to the limit, or until the time is over. The steps asked for are those of the whole row,
-    because schedules span them; the observer ends training earlier."""
+    because schedules span them; the callback ends training earlier."""
     row = watch.program.row
     run = us.RunConfig(
         log_every=min(LOG_EVERY, row.evaluate_every),
@@ -300,7 +300,7 @@ def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
     )
     while agent.steps < watch.limit:
         left, run_dir = row.steps - agent.steps, watch.program.place / RUN
-        agent.train(left, run=run, run_dir=run_dir, observers=(watch,), progress=False)
+        agent.train(left, run=run, run_dir=run_dir, callbacks=(watch,), progress=False)
         clock.saved()
         if clock.over:
             break

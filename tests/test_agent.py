@@ -302,11 +302,11 @@ def test_ones_own_networks(tmp_path):
     np.testing.assert_array_equal(loaded.act(OBSERVATIONS), agent.act(OBSERVATIONS))
 
 
-def test_an_observer_that_has_seen_enough(tmp_path):
+def test_a_callback_that_has_seen_enough(tmp_path):
     agent = tiny("SAC", Lopsided)
     run = us.RunConfig(log_every=10, evaluate_every=100, evaluation_episodes=2)
     enough = (lambda facts: facts["time/total_steps"] >= 30,)
-    summary = agent.train(90, run=run, run_dir=tmp_path, progress=False, observers=enough)
+    summary = agent.train(90, run=run, run_dir=tmp_path, progress=False, callbacks=enough)
     assert summary.steps == agent.steps == 30
     assert us.load(tmp_path, env=Lopsided).steps == 30  # the way to the stop is not lost
     agent.close()

@@ -78,7 +78,7 @@ def illuminate(options: argparse.Namespace, seed: int, stop_at: float) -> list[d
         return time.monotonic() > stop_at
 
     if rest > 0:
-        found.illuminate(rest, run=run, run_dir=run_dir, observers=(watch,), progress=False)
+        found.illuminate(rest, run=run, run_dir=run_dir, callbacks=(watch,), progress=False)
     shutil.copy(run_dir / HEAT_MAP, options.out / f"{name_of(options)}-{seed}.png")
     with (run_dir / "progress.csv").open() as file:
         return list(csv.DictReader(file))

@@ -56,7 +56,7 @@ FAULTS = {
     "Processes": {
         34: "SIGINT and SIGTERM",
         35: "a logger or tracker is down",
-        36: "an observer raises",
+        36: "a callback raises",
         37: "what is left after an exit",
         38: "no terminal, no stdin, a notebook, spawn and fork",
     },

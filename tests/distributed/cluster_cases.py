@@ -54,8 +54,8 @@ def sac(
                   cluster=us.Cluster(**cluster))  # fmt: skip
 
 
-def train(agent, steps, *observers, run=RUN, **others):
-    return agent.train(steps, run=run, observers=observers, progress=False, **others)
+def train(agent, steps, *callbacks, run=RUN, **others):
+    return agent.train(steps, run=run, callbacks=callbacks, progress=False, **others)
 
 
 def pool_of(agent):
@@ -73,14 +73,14 @@ def kill(*processes):
 
 
 def once_at(steps, act):
-    """An observer that acts at the first row of the log from there on."""
+    """A callback that acts at the first row of the log from there on."""
     left = [act]
 
-    def observer(facts):
+    def callback(facts):
         if facts["time/total_steps"] >= steps and left:
             left.pop()()
 
-    return observer
+    return callback
 
 
 def lanes_of(agent):

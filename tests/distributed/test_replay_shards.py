@@ -136,8 +136,8 @@ def make_agent(**cluster):
     return us.SAC("Pendulum-v1", CONFIG, seed=0, num_envs=1, cluster=cluster)
 
 
-def train(agent, steps, *observers):
-    agent.train(steps, run=RUN, observers=observers, progress=False)
+def train(agent, steps, *callbacks):
+    agent.train(steps, run=RUN, callbacks=callbacks, progress=False)
 
 
 def workers_of(agent):

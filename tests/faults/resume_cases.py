@@ -72,7 +72,7 @@ def assert_same_to_the_bit(one, other, directory):
 
 def stopped_and_resumed(agent, directory, steps, *, until, env=None, **training):
     """Train to `until` of `steps`, save, load and go on to the end."""
-    agent.train(steps, observers=(stop_at(until),), progress=False, run=QUICK, **training)
+    agent.train(steps, callbacks=(stop_at(until),), progress=False, run=QUICK, **training)
     assert agent.steps == until
     agent.save(directory / "stopped")
     agent.close()

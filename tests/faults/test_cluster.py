@@ -32,7 +32,7 @@ def tell(facts):
 
 agent = sac(num_envs=2)
 run = us.RunConfig(log_every=60, evaluate_every=0, evaluation_episodes=1, checkpoint_every=60)
-agent.train(100_000, run=run, run_dir={run!r}, observers=(tell,), progress=False)
+agent.train(100_000, run=run, run_dir={run!r}, callbacks=(tell,), progress=False)
 """
 
 

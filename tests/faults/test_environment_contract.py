@@ -140,7 +140,7 @@ def test_an_endless_episode_has_no_statistics(monkeypatch, caplog):
     agent = us.A2C(Endless, config, num_envs=1)
     monkeypatch.setattr(playing, "MOST_STEPS", 30)
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
-    agent.train(40, run=run, observers=(lambda facts: told.append(dict(facts)),), progress=False)
+    agent.train(40, run=run, callbacks=(lambda facts: told.append(dict(facts)),), progress=False)
     agent.close()
     assert len(told) >= 4 and "had not ended after 30 steps" in caplog.text
     for facts in told:

@@ -17,7 +17,7 @@ STEPS = 240
 
 
 def hit_at(steps, number):
-    """An observer that has this process hit by a signal."""
+    """A callback that has this process hit by a signal."""
 
     def observe(facts):
         if facts["time/total_steps"] == steps:
@@ -42,7 +42,7 @@ def test_a_signal_ends_a_run_that_goes_on_to_the_bit(tmp_path, kind, env, number
     before = signal.getsignal(number)
     with pytest.raises(error) as caught:
         make(kind, env).train(
-            STEPS, run=QUICK, run_dir=tmp_path / "run", observers=(hit_at(90, number),),
+            STEPS, run=QUICK, run_dir=tmp_path / "run", callbacks=(hit_at(90, number),),
             progress=False,
         )  # fmt: skip
     assert code is None or caught.value.code == code

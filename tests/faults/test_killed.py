@@ -23,7 +23,7 @@ def kill(facts):
         os.kill(os.getpid(), {number})
 
 make({kind!r}, {env!r}, num_seeds={seeds}, num_envs=2).train(
-    240, run=STEADY, run_dir={run!r}, observers=(kill,), progress=False
+    240, run=STEADY, run_dir={run!r}, callbacks=(kill,), progress=False
 )
 """
 CASES = [

@@ -48,7 +48,7 @@ def test_a_broken_tracker_costs_one_warning(agent, caplog, broken):
     pair = open_loggers([Tracker(*broken), good], None, {}, "")
     run = us.RunConfig(log_every=10, evaluate_every=0, evaluation_episodes=1)
     with caplog.at_level(logging.WARNING), pair[0] as first, pair[1] as second:
-        summary = agent.train(60, run=run, observers=(first, second), progress=False)
+        summary = agent.train(60, run=run, callbacks=(first, second), progress=False)
     assert summary.steps == 60
     assert good.calls == ["open", *["log"] * 6, "close"]
     (warning,) = caplog.records

@@ -62,10 +62,10 @@ def small(**changed):
     return us.SAC("jax:Pendulum-v1", us.SACConfig(**SMALL), **changed)
 
 
-def test_steps_may_be_written_1e3_and_one_observer_alone():
+def test_steps_may_be_written_1e3_and_one_callback_alone():
     seen = []
     agent = small()
-    summary = agent.train(2e1, observers=lambda facts: seen.append(facts), progress=False)
+    summary = agent.train(2e1, callbacks=lambda facts: seen.append(facts), progress=False)
     assert summary.steps == 20 and seen
     assert len(small(num_seeds=3)) == 3
 
@@ -79,7 +79,8 @@ def test_steps_may_be_written_1e3_and_one_observer_alone():
         (lambda: small().train("20"), "steps must be a whole number, got '20'"),
         (lambda: small().train(2.5), "steps must be a whole number, got 2.5"),
         (lambda: small().train(0), "steps must be at least 1, got 0"),
-        (lambda: small().train(5, observers=7), "observers are functions"),
+        (lambda: small().train(5, callbacks=7), "callbacks are functions"),
+        (lambda: small().train(5, observers=print), "'observers' is called 'callbacks' now"),
         (lambda: small().evaluate(None), "episodes must be a whole number, got None"),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_full_disk_ends_the_run_after_three_failures(tmp_path, caplog, full_di
 
     monkeypatch.setattr(checkpoint, "write", write_and_report)
     with pytest.raises(CheckpointError, match=r"3 checkpoints in a row.*No space"):
-        agent.train(400, run=OFTEN, run_dir=tmp_path, observers=(fill,), progress=False)
+        agent.train(400, run=OFTEN, run_dir=tmp_path, callbacks=(fill,), progress=False)
     kept = steps_kept(tmp_path)
     assert kept == [20, 40]
     assert agent.steps == 100  # at the third failure, not at the checkpoint after it
@@ -72,7 +72,7 @@ def test_a_disk_that_has_room_again(tmp_path, full_disk):
     def change(facts):
         full_disk(facts["time/total_steps"] == 40)
 
-    agent.train(120, run=OFTEN, run_dir=tmp_path, observers=(change,), progress=False)
+    agent.train(120, run=OFTEN, run_dir=tmp_path, callbacks=(change,), progress=False)
     assert steps_kept(tmp_path) == [100, 120]
 
 
@@ -86,7 +86,7 @@ def test_a_vanished_directory_is_no_success(tmp_path):
         run.write_text("something else")
 
     with pytest.raises((CheckpointError, OSError)):
-        agent.train(20, run=OFTEN, run_dir=run, observers=(vanish,), progress=False)
+        agent.train(20, run=OFTEN, run_dir=run, callbacks=(vanish,), progress=False)
 
 
 @pytest.mark.fault(26, "a directory that cannot be written to is refused at the start")

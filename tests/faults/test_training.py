@@ -98,15 +98,15 @@ def test_out_of_memory(tmp_path):
     assert us.load(tmp_path).steps == 80
 
 
-@pytest.mark.fault(36, "an observer that raises: a checkpoint, then its own traceback")
-def test_an_observer_that_raises(tmp_path):
+@pytest.mark.fault(36, "a callback that raises: a checkpoint, then its own traceback")
+def test_a_callback_that_raises(tmp_path):
     def broken(facts):
         if facts["time/total_steps"] == 90:
             raise ZeroDivisionError("mine")
 
     agent = make("A2C", "jax:CartPole-v1")
     with pytest.raises(ZeroDivisionError, match="mine"):
-        agent.train(400, run=STEADY, run_dir=tmp_path, observers=(broken,), progress=False)
+        agent.train(400, run=STEADY, run_dir=tmp_path, callbacks=(broken,), progress=False)
     assert us.load(tmp_path).steps == 90
     assert checkpoint.numbered(tmp_path)[-1].name == "000000000090"
 

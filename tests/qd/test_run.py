@@ -99,7 +99,7 @@ def undrawn(monkeypatch):
 
 @pytest.mark.fault(30, "the same for quality-diversity, on native and on host environments")
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["its observer raised", "killed"])
+@pytest.mark.parametrize("how", ["its callback raised", "killed"])
 def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, undrawn, how):
     world, found, run_dir, _ = whole
     keep = Records.checkpoint
@@ -108,11 +108,11 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, 
         if facts.get("time/generations") == 4:
             if how == "killed":  # nothing is saved any more
                 monkeypatch.setattr(Records, "checkpoint", lambda *_: None)
-            raise RuntimeError("an observer's mistake")
+            raise RuntimeError("a callback's mistake")
 
     begun = make(world)
-    with pytest.raises(RuntimeError, match="an observer's mistake"):
-        illuminate(begun, GENERATIONS, tmp_path / "run", observers=(stop,))
+    with pytest.raises(RuntimeError, match="a callback's mistake"):
+        illuminate(begun, GENERATIONS, tmp_path / "run", callbacks=(stop,))
     begun.close()
     monkeypatch.setattr(Records, "checkpoint", keep)
     resumed = us.PGAME.load(tmp_path / "run", **WORLDS[world])
@@ -124,10 +124,10 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, 
     assert_same_log(log_of(tmp_path / "run"), log_of(run_dir))
 
 
-def test_an_observer_can_end_a_run(tmp_path, undrawn):
+def test_a_callback_can_end_a_run(tmp_path, undrawn):
     found, brief = make("native", us.MAPElites), QDRunConfig(log_every=2, reevaluation_episodes=0)
-    observers = (lambda facts: True,)
-    summary = illuminate(found, GENERATIONS, tmp_path / "run", brief, observers=observers)
+    callbacks = (lambda facts: True,)
+    summary = illuminate(found, GENERATIONS, tmp_path / "run", brief, callbacks=callbacks)
     assert summary.evaluations == found.evaluations == 2 * SIZE
     assert us.MAPElites.load(tmp_path / "run", **WORLDS["native"]).evaluations == 2 * SIZE
 

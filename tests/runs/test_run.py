@@ -69,7 +69,7 @@ class Keeping:
         return Path(f"at-{self.steps[-1]}") if self.steps else None
 
 
-def run(trainer, steps, observers=(), keeper=None, **settings):
+def run(trainer, steps, callbacks=(), keeper=None, **settings):
     """The summary, the steps of all rows and the steps of those with an evaluation."""
     members = trainer.setting.num_seeds
     evaluated = []
@@ -78,7 +78,7 @@ def run(trainer, steps, observers=(), keeper=None, **settings):
         evaluated.append(trainer.steps)
         return np.arange(4.0 * members).reshape(members, 4)
 
-    summary = Run(trainer, evaluate, observers, RunConfig(**settings), keeper).train(steps)
+    summary = Run(trainer, evaluate, callbacks, RunConfig(**settings), keeper).train(steps)
     rows = [facts["time/total_steps"] for facts in summary.history]
     assert evaluated == [
         facts["time/total_steps"] for facts in summary.history if "eval/mean_reward" in facts
@@ -177,15 +177,15 @@ def test_before_any_episode_has_ended_nothing_is_said_about_returns():
     assert not [name for name in summary.history[0] if name.startswith("rollout/")]
 
 
-def test_every_observer_gets_every_row():
+def test_every_callback_gets_every_row():
     seen = ([], [])
-    observers = [lambda facts, place=place: seen[place].append(facts) for place in (0, 1)]
-    summary, rows, _ = run(Counting(), 30, observers, log_every=10, evaluate_every=0)
+    callbacks = [lambda facts, place=place: seen[place].append(facts) for place in (0, 1)]
+    summary, rows, _ = run(Counting(), 30, callbacks, log_every=10, evaluate_every=0)
     assert seen[0] == seen[1] == summary.history
     assert rows == [10, 20, 30]
 
 
-def test_an_observer_may_ask_to_stop():
+def test_a_callback_may_ask_to_stop():
     told = []
 
     def enough(facts):
@@ -252,8 +252,8 @@ def test_what_was_not_told_before_a_stop_is_told_first():
     assert rows == [20, 30, 40] and evaluated == [20, 40]
 
 
-@pytest.mark.fault(36, "an observer that raises: checkpoint first, then its own error")
-def test_an_observer_that_raises_costs_nothing_that_was_learned():
+@pytest.mark.fault(36, "a callback that raises: checkpoint first, then its own error")
+def test_a_callback_that_raises_costs_nothing_that_was_learned():
     def broken(facts):
         raise ZeroDivisionError("mine")
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import understudy
-from understudy.agent.inference import Acting
 from understudy.agent.drawing import draw_learning_curve
 from understudy.agent.evaluation import Evaluating
+from understudy.agent.inference import Acting
 from understudy.agent.inside import Loaded, Scheduling, Trained
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
@@ -32,7 +32,7 @@ from understudy.ops.statistics import summary as summarize
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.handed import Handed, check_weights, name_of
-from understudy.runs.run import Observer, Run, RunConfig, Summary, observers_in
+from understudy.runs.run import Callback, Run, RunConfig, Summary, check_callbacks
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import name_leaves
@@ -109,8 +109,9 @@ class Agent:
         run: RunConfig | None = None,
         run_dir: str | Path | None = None,
         logger: Any = None,
-        observers: tuple[Observer, ...] = (),
+        callbacks: tuple[Callback, ...] = (),
         progress: bool = True,
+        observers: Any = None,
     ) -> Summary:
         """Train for that many more steps (per seed).
 
@@ -121,11 +122,11 @@ class Agent:
         checkpoints, the best agent by evaluation (`best`) and its policy (policy.safetensors).
         SIGINT and SIGTERM end training after the step at hand, with a checkpoint.
 
-        `logger` is "tensorboard", "wandb", "mlflow", a logger, or several of these. Observers
+        `logger` is "tensorboard", "wandb", "mlflow", a logger, or several of these. Callbacks
         are called with every row of the log; one that returns True ends training.
         """
         steps = whole_number("steps", steps, 1)
-        observers = observers_in(observers)
+        callbacks = check_callbacks(callbacks, observers)
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self._ensure_trainer()
             total, longest = trainer.steps + steps, longest_episode(self._source)
@@ -140,7 +141,7 @@ class Agent:
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             subject = Subject(self._capture, self._describe, draw_learning_curve)
             records = watch.records(subject, run.keep_checkpoints)
-            watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
+            watchers = [*watch.trackers(logger), *watch.progress(progress), *callbacks]
             evaluate = partial(self.selection_returns, run.evaluation_episodes)
             return Run(trainer, evaluate, [*records, *watchers], run, *records).train(steps)
 

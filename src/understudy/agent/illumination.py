@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import understudy
+from understudy.agent.agent import Agent
 from understudy.agent.agents import TD3 as TD3Agent
 from understudy.agent.drawing import draw_growth
-from understudy.agent.agent import Agent
 from understudy.agent.loading import choose_cluster
 from understudy.agent.manifest import Manifest, read
 from understudy.agent.repertoire import Repertoire
@@ -36,7 +36,7 @@ from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, QDRun, QDRunConfig, QDSummary, capture, corrected, restore
 from understudy.runs import checkpoint
-from understudy.runs.run import Observer, observers_in
+from understudy.runs.run import Callback, check_callbacks
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import name_leaves
@@ -122,8 +122,9 @@ class Illumination:
         run: QDRunConfig | None = None,
         run_dir: str | Path | None = None,
         logger: Any = None,
-        observers: tuple[Observer, ...] = (),
+        callbacks: tuple[Callback, ...] = (),
         progress: bool = True,
+        observers: Any = None,
     ) -> QDSummary:
         """Evaluate that many policies more (in whole generations), and keep the best of each kind.
 
@@ -131,7 +132,7 @@ class Illumination:
         curves and checkpoints. SIGINT and SIGTERM end it after a generation, with a checkpoint.
         """
         evaluations = whole_number("evaluations", evaluations, 1)
-        observers = observers_in(observers)
+        callbacks = check_callbacks(callbacks, observers)
         if not self._whole:
             raise CheckpointError(
                 "this checkpoint holds a repertoire to use, but not the experience to go on from"
@@ -147,7 +148,7 @@ class Illumination:
             watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
             subject = Subject(self._capture, None, self._draw)
             records = watch.records(subject, run.keep_checkpoints)
-            watchers = [*watch.trackers(logger), *watch.progress(progress), *observers]
+            watchers = [*watch.trackers(logger), *watch.progress(progress), *callbacks]
             everybody = [*records, *watchers]
             return QDRun(illuminator, position, everybody, run, *records).illuminate(generations)
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from understudy.agent.agents import agent_class
 from understudy.agent.agent import Agent
+from understudy.agent.agents import agent_class
 from understudy.agent.manifest import read
 from understudy.algorithms.base import LossAddon
 from understudy.distributed.config import Cluster

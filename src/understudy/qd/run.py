@@ -20,7 +20,7 @@ from understudy.qd.repertoire_file import (
     unpack,
 )
 from understudy.runs import checkpoint
-from understudy.runs.run import SECONDS_BETWEEN, Facts, Keeper, Observer, explaining
+from understudy.runs.run import SECONDS_BETWEEN, Callback, Facts, Keeper, explaining
 from understudy.runs.signals import Interruption
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.meter import Meter, read_meter
@@ -150,7 +150,7 @@ class QDRun:
 
     illuminator: Illuminator
     position: Position
-    observers: Sequence[Observer]
+    callbacks: Sequence[Callback]
     config: QDRunConfig
     keeper: Keeper | None = None
 
@@ -200,7 +200,7 @@ class QDRun:
         self._count()
 
     def _report(self) -> bool:
-        """Tell the observers how it goes, where that is due; whether one wants to stop."""
+        """Tell the callbacks how it goes, where that is due; whether one wants to stop."""
         here = self.position.generations
         if here % self.config.log_every and here < self._stop:
             return False
@@ -276,9 +276,9 @@ class QDRun:
         self.position.logged = self.position.steps
         self._summary.history.append(facts)
         try:
-            return any([observer(facts) for observer in self.observers])
+            return any([callback(facts) for callback in self.callbacks])
         except Exception:
-            self._keep()  # the mistake is the observer's: what was found stays
+            self._keep()  # the mistake is the callback's: what was found stays
             raise
 
     def _tick(self) -> float:

@@ -73,17 +73,19 @@ Facts = dict[str, Any]
 
 
 @runtime_checkable
-class Observer(Protocol):
+class Callback(Protocol):
     """Receives facts; may only ask to stop, by returning True."""
 
     def __call__(self, facts: Facts) -> bool | None: ...
 
 
-def observers_in(given: Any) -> tuple[Any, ...]:
-    """One observer, or several of them."""
+def check_callbacks(given: Any, observers: Any) -> tuple[Any, ...]:
+    """Return the callbacks, one or several; refuse the argument's old name."""
+    if observers is not None:
+        raise ConfigError("'observers' is called 'callbacks' now")
     several = (given,) if callable(given) else given
     if not isinstance(several, tuple | list) or not all(map(callable, several)):
-        raise ConfigError(f"observers are functions of the facts, one or several, got {given!r}")
+        raise ConfigError(f"callbacks are functions of the row, one or several, got {given!r}")
     return tuple(several)
 
 
@@ -128,7 +130,7 @@ class Run:
 
     trainer: Trainer
     evaluate: Callable[[], np.ndarray]
-    observers: Sequence[Observer]
+    callbacks: Sequence[Callback]
     config: RunConfig
     keeper: Keeper | None = None
 
@@ -172,7 +174,7 @@ class Run:
             self._keep()
 
     def _report(self, stop: int, interruption: Interruption) -> bool:
-        """Tell the observers how it goes, where that is due; False if one wants to stop.
+        """Tell the callbacks how it goes, where that is due; False if one wants to stop.
 
         What is due follows from what the log has told so far, so that a run that was stopped
         before it could tell does so when it goes on."""
@@ -218,9 +220,9 @@ class Run:
         self.trainer.position.logged = self.trainer.position.iterations
         self._summary.history.append(facts)
         try:
-            return any([observer(facts) for observer in self.observers])
+            return any([callback(facts) for callback in self.callbacks])
         except Exception:
-            self._keep()  # the mistake is the observer's: what was learned stays
+            self._keep()  # the mistake is the callback's: what was learned stays
             raise
 
     def _keep(self) -> None:

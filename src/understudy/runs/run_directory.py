@@ -41,7 +41,7 @@ class Subject(NamedTuple):
 
 @final
 class Records:
-    """An observer that keeps a run directory up to date: the log, numbered checkpoints from which
+    """A callback that keeps a run directory up to date: the log, numbered checkpoints from which
     the run goes on, and `best`, the best by evaluation, from which it cannot."""
 
     def __init__(

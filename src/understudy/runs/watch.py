@@ -8,7 +8,7 @@ from typing import Any, final
 
 from understudy.runs.loggers import open_loggers
 from understudy.runs.progress import Progress
-from understudy.runs.run import Observer
+from understudy.runs.run import Callback
 from understudy.runs.run_directory import Records, Subject
 
 
@@ -26,7 +26,7 @@ class Counting:
 @final
 @dataclass(frozen=True)
 class Watch:
-    """Opens observers of one run, none or one or several of a kind; a stack closes them."""
+    """Opens callbacks of one run, none or one or several of a kind; a stack closes them."""
 
     stack: ExitStack
     counting: Counting
@@ -42,11 +42,11 @@ class Watch:
         records = Records(self.run_dir, self.about, self.title, subject, keep, logged)
         return [self.stack.enter_context(records)]
 
-    def trackers(self, logger: Any) -> list[Observer]:
+    def trackers(self, logger: Any) -> list[Callback]:
         loggers = open_loggers(logger, self.run_dir, self.about, self.title)
         return [self.stack.enter_context(each) for each in loggers]
 
-    def progress(self, wanted: bool) -> list[Observer]:
+    def progress(self, wanted: bool) -> list[Callback]:
         if not wanted:
             return []
         total, counting = self.about["total_steps"], self.counting

@@ -16,7 +16,7 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError, DivergedError
-from understudy.runs.run import Facts, Observer
+from understudy.runs.run import Callback, Facts
 from understudy.sweep.ray_tune import check_cluster, join, many_trials
 from understudy.sweep.result import SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given
@@ -122,9 +122,9 @@ def _one_trial(study: Study) -> str:
     return study.finish(trial, returns)
 
 
-def _train(task: Task, settings: Settings, prune: Observer) -> tuple[np.ndarray, int]:
+def _train(task: Task, settings: Settings, prune: Callback) -> tuple[np.ndarray, int]:
     """Returns [repeats, episodes] of the last evaluation, and the steps that were made."""
     agent = task.agent(task.with_settings(settings), task.repeats)
     with contextlib.closing(agent):
-        summary = agent.train(task.steps, run=task.run, observers=(prune,), progress=False)
+        summary = agent.train(task.steps, run=task.run, callbacks=(prune,), progress=False)
     return returns_of(summary, task.seed), summary.steps

@@ -23,7 +23,7 @@ from understudy.distributed.connect import connect, cores
 from understudy.errors import ConfigError
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import STEPS, read_csv
-from understudy.runs.run import Facts, Observer
+from understudy.runs.run import Callback, Facts
 from understudy.runs.run_directory import LOG
 from understudy.sweep.result import FAILED, FINISHED
 from understudy.sweep.space import Settings, Vary
@@ -263,7 +263,7 @@ def train_and_tell(config: dict[str, Any], task: Task, vary: Vary, directory: Pa
     tune.report(outcome)
 
 
-def train_on(task: Task, settings: Settings, place: Path, tell: Observer) -> np.ndarray:
+def train_on(task: Task, settings: Settings, place: Path, tell: Callback) -> np.ndarray:
     """Begin the run in `place`, or go on with it: returns [repeats, episodes] at its end."""
     agent = _agent(task, settings, place)
     with contextlib.closing(agent):
@@ -271,7 +271,7 @@ def train_on(task: Task, settings: Settings, place: Path, tell: Observer) -> np.
         if missing < 1:  # it died when all was done and nothing told
             return agent.selection_returns(task.episodes)
         run = dataclasses.replace(task.run, keep_checkpoints=1)
-        summary = agent.train(missing, run=run, run_dir=place, observers=(tell,), progress=False)
+        summary = agent.train(missing, run=run, run_dir=place, callbacks=(tell,), progress=False)
     return returns_of(summary, task.seed)
 
 

@@ -105,7 +105,7 @@ class Attempts:
                     self.task.steps,
                     schedules=schedules,
                     run=self.task.run,
-                    observers=(self._observe,),
+                    callbacks=(self._observe,),
                     progress=progress,
                 )
             except DivergedError:
