@@ -20,7 +20,7 @@ from understudy.qd.repertoire_file import (
     unpack,
 )
 from understudy.runs import checkpoint
-from understudy.runs.run import SECONDS_BETWEEN, Callback, Facts, Keeper, explaining
+from understudy.runs.run import SECONDS_BETWEEN, Callback, Keeper, LogRow, explaining
 from understudy.runs.signals import Interruption
 from understudy.state_dict import Named, name_leaves, part_of, put_back, under
 from understudy.training.meter import Meter, read_meter
@@ -81,7 +81,7 @@ class QDSummary:
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
     corrected: dict[str, float] | None = None
-    history: list[Facts] = field(default_factory=list)
+    history: list[LogRow] = field(default_factory=list)
 
     def __repr__(self) -> str:
         rate = self.evaluations / max(self.seconds, 1e-9)
@@ -206,12 +206,12 @@ class QDRun:
             return False
         return self._tell(self._progress())
 
-    def _progress(self) -> Facts:
+    def _progress(self) -> LogRow:
         position, size = self.position, self.illuminator.generations.size
         now, done = self._tick(), position.generations * size
         steps, then = self._clock
         self._clock = (position.steps, now)
-        facts: Facts = {
+        facts: LogRow = {
             "time/total_steps": position.steps,
             "time/evaluations": done,
             "time/generations": position.generations,
@@ -272,7 +272,7 @@ class QDRun:
                  "time/evaluations": position.generations * size}  # fmt: skip
         self._tell(times | facts)
 
-    def _tell(self, facts: Facts) -> bool:
+    def _tell(self, facts: LogRow) -> bool:
         self.position.logged = self.position.steps
         self._summary.history.append(facts)
         try:

@@ -30,7 +30,7 @@ class CsvLog:
         self._file = open_for_appending(self.path)
 
     def append(self, facts: Mapping[str, Any]) -> None:
-        """Adds one row. Facts that are missing stay empty; `x_per_seed` lists become columns."""
+        """Adds one row. LogRow that are missing stay empty; `x_per_seed` lists become columns."""
         row = flatten(facts)
         unknown = [name for name in row if name not in self._columns]
         if unknown:

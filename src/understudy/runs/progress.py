@@ -34,7 +34,7 @@ STALENESS, RATIO = "cluster/staleness", "cluster/replay_ratio"
 
 @final
 class Progress:
-    """Shows a run's facts; a context manager. Facts not given again keep their last value."""
+    """Shows a run's facts; a context manager. LogRow not given again keep their last value."""
 
     def __init__(
         self,

@@ -69,14 +69,14 @@ class RunConfig:
         return replace(self, log_every=log_every, evaluate_every=evaluate_every)
 
 
-Facts = dict[str, Any]
+LogRow = dict[str, Any]
 
 
 @runtime_checkable
 class Callback(Protocol):
     """Receives facts; may only ask to stop, by returning True."""
 
-    def __call__(self, facts: Facts) -> bool | None: ...
+    def __call__(self, facts: LogRow) -> bool | None: ...
 
 
 def check_callbacks(given: Any, observers: Any) -> tuple[Any, ...]:
@@ -97,7 +97,7 @@ class Summary:
     steps: int
     seconds: float
     returns: np.ndarray | None  # the last evaluation, [seeds, episodes]
-    history: list[Facts] = field(default_factory=list)
+    history: list[LogRow] = field(default_factory=list)
     diverged: tuple[int, ...] = ()  # seeds whose updates were not finite, and who are frozen
 
     @property
@@ -195,7 +195,7 @@ class Run:
         self._clock, self._clock_steps = self._tick(), trainer.steps
         return not stopping
 
-    def _progress(self, seconds: float) -> Facts:
+    def _progress(self, seconds: float) -> LogRow:
         """`seconds` of training since the last time."""
         facts = progress_facts(self.trainer)
         facts["time/fps"] = (self.trainer.steps - self._clock_steps) / max(seconds, 1e-9)
@@ -213,7 +213,7 @@ class Run:
         with interruption.breaking():
             return self.evaluate()
 
-    def _tell(self, facts: Facts, returns: np.ndarray | None) -> bool:
+    def _tell(self, facts: LogRow, returns: np.ndarray | None) -> bool:
         if returns is not None:
             self._summary.returns = returns
             facts |= evaluation_facts(returns)
@@ -278,9 +278,9 @@ def crossed(before: int, after: int, interval: int | None) -> bool:
     return bool(interval) and after // interval > before // interval
 
 
-def progress_facts(trainer: Trainer) -> Facts:
+def progress_facts(trainer: Trainer) -> LogRow:
     """How training goes: means over seeds, and per seed where there are several."""
-    facts: Facts = {"time/total_steps": trainer.steps, "time/updates": trainer.position.updates}
+    facts: LogRow = {"time/total_steps": trainer.steps, "time/updates": trainer.position.updates}
     episodes = trainer.episodes()
     if any(len(returns) for returns, _ in episodes):
         facts |= _with_members(
@@ -299,14 +299,14 @@ def progress_facts(trainer: Trainer) -> Facts:
     return facts
 
 
-def evaluation_facts(returns: np.ndarray) -> Facts:
+def evaluation_facts(returns: np.ndarray) -> LogRow:
     facts = _with_members("eval/mean_reward", returns.mean(axis=1).tolist(), "")
     return facts | {"eval/std_reward": float(returns.std())}
 
 
-def _with_members(stem: str, values: list[float], suffix: str) -> Facts:
+def _with_members(stem: str, values: list[float], suffix: str) -> LogRow:
     known = [value for value in values if not np.isnan(value)]
-    facts: Facts = {f"{stem}{suffix}": float(np.mean(known)) if known else float("nan")}
+    facts: LogRow = {f"{stem}{suffix}": float(np.mean(known)) if known else float("nan")}
     if len(values) > 1:
         facts[f"{stem}_per_seed"] = values
     return facts

@@ -20,7 +20,7 @@ from understudy.runs.csv_log import CsvLog, read_csv
 from understudy.runs.files import refuse_link, write_whole
 from understudy.runs.lock import RunLock
 from understudy.runs.policy_file import save_policy
-from understudy.runs.run import Facts
+from understudy.runs.run import LogRow
 
 LOG, CURVE, ABOUT = "progress.csv", "learning_curve.png", "run.json"
 POLICY = "policy.safetensors"
@@ -80,7 +80,7 @@ class Records:
             self._stack = stack.pop_all()
         return self
 
-    def __call__(self, facts: Facts) -> None:
+    def __call__(self, facts: LogRow) -> None:
         self._told = True
         try:
             self._log.append(facts)

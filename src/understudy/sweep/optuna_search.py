@@ -16,7 +16,7 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError, DivergedError
-from understudy.runs.run import Callback, Facts
+from understudy.runs.run import Callback, LogRow
 from understudy.sweep.ray_tune import check_cluster, join, many_trials
 from understudy.sweep.result import SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given
@@ -107,7 +107,7 @@ def _one_trial(study: Study) -> str:
     """Train once, and say how it went."""
     trial, task = study.ask(), study.task
 
-    def prune(facts: Facts) -> bool:
+    def prune(facts: LogRow) -> bool:
         if "eval/mean_reward" not in facts:
             return False
         trial.report(facts["eval/mean_reward"], facts["time/total_steps"])

@@ -23,7 +23,7 @@ from understudy.distributed.connect import connect, cores
 from understudy.errors import ConfigError
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import STEPS, read_csv
-from understudy.runs.run import Callback, Facts
+from understudy.runs.run import Callback, LogRow
 from understudy.runs.run_directory import LOG
 from understudy.sweep.result import FAILED, FINISHED
 from understudy.sweep.space import Settings, Vary
@@ -250,7 +250,7 @@ def train_and_tell(config: dict[str, Any], task: Task, vary: Vary, directory: Pa
 
     place = directory / config["run"]
 
-    def tell(facts: Facts) -> None:
+    def tell(facts: LogRow) -> None:
         if SCORE in facts:  # of single episodes nothing is known here
             means = facts.get(f"{SCORE}_per_seed", [facts[SCORE]])
             tune.report({"points": points(place), "returns": [[mean] for mean in means]})

@@ -15,7 +15,7 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.ops.schedules import Schedule, describe, from_description
-from understudy.runs.run import Facts
+from understudy.runs.run import LogRow
 from understudy.sweep.result import DIVERGED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_moving, choose
 from understudy.sweep.task import Task, make_directory, make_task
@@ -121,7 +121,7 @@ class Attempts:
         if len(self.diverged) == len(self.trying):
             raise DivergedError("training diverged with every setting")
 
-    def _observe(self, facts: Facts) -> None:
+    def _observe(self, facts: LogRow) -> None:
         self._mark(np.flatnonzero(facts.get("train/diverged_per_seed", [])).tolist())
         if "eval/mean_reward" in facts:
             single = [facts["eval/mean_reward"]]
