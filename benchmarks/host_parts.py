@@ -10,7 +10,7 @@ ENDLESS = 10**9  # steps that schedules span: their ends are not what is measure
 
 def begin(agent: Any) -> Any:
     """The agent's trainer, as `train` would begin it: hyper-parameters that move, move."""
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     trainer.position.horizon = ENDLESS
     trainer.schedule({})
     return trainer

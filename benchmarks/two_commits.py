@@ -49,7 +49,7 @@ def serve(name: str) -> None:
     settings = {name if name in known else RENAMED[name]: x for name, x in settings.items()}
     config = of_kind(**settings)
     agent = getattr(us, kind)(env, config, num_envs=num_envs)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     for line in sys.stdin:
         began = time.perf_counter()
         trainer.advance(int(line) // num_envs)

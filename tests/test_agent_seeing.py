@@ -110,7 +110,7 @@ def test_evaluation_begins_every_episode_without_memory(walker):
 
 
 def test_memory_matters_and_restarts_with_an_episode(walker):
-    algorithm, policy = walker.algorithm, walker.algorithm.policy(walker[0]._state())
+    algorithm, policy = walker.algorithm, walker.algorithm.policy(walker[0].state)
     policy = jax.tree.map(lambda leaf: leaf[0], jax.device_get(policy))
     seen = jnp.asarray(np.random.default_rng(0).integers(0, 256, (3, 6, 6), np.uint8))
     nothing = algorithm.memory(policy, 3)

@@ -24,7 +24,7 @@ def pair():
 
 
 def hyper(agent, name):
-    return np.asarray(agent._state().hyper[name])
+    return np.asarray(agent.state.hyper[name])
 
 
 def test_schedules_of_a_training_span_it_and_go_on_in_the_next(caplog):
@@ -83,11 +83,11 @@ def test_a_setting_can_have_a_value_for_each_seed(pair):
     ],
 )
 def test_a_bad_value_changes_nothing(pair, values, words):
-    before = jax.device_get(pair[1]._state().hyper)
+    before = jax.device_get(pair[1].state.hyper)
     with pytest.raises(ConfigError, match=words) as caught:
         pair[1].set(tau=0.1, **values)
     assert "\n" not in str(caught.value)
-    after = jax.device_get(pair[1]._state().hyper)
+    after = jax.device_get(pair[1].state.hyper)
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
@@ -116,7 +116,7 @@ def test_weights_are_taken_over_and_targets_follow(pair):
     assert weights.keys() == {"actor", "critic"}
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(weights))
     taker.set_weights(weights)
-    state = jax.device_get(taker._state())
+    state = jax.device_get(taker.state)
     for name, taken in (*state.params._asdict().items(), *state.targets._asdict().items()):
         want = weights.get(name, taken)  # a temperature is no network
         for ours, theirs in zip(jax.tree.leaves(taken), jax.tree.leaves(want), strict=True):

@@ -76,7 +76,7 @@ def trained():
 
 
 def test_it_plays_what_an_agent_learned(trained, tmp_path):
-    policy = jax.tree.map(lambda leaf: leaf[0], trained.algorithm.policy(trained._state()))
+    policy = jax.tree.map(lambda leaf: leaf[0], trained.algorithm.policy(trained.state))
     description = describe(trained.algorithm, policy, trained.spec, {"env": "Pendulum-v1"})
     player = load(save_policy(tmp_path / "policy.safetensors", description))
     seen = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)

@@ -61,7 +61,7 @@ def measure(collectors: int, options: argparse.Namespace) -> tuple[float, float,
     )
     sleep = options.sleep
     agent = us.DDQN(lambda: Sleepy(sleep), config, cluster=cluster)
-    trainer: Any = agent._ensure_trainer()
+    trainer: Any = agent.trainer
     # As many at once as will collect: a sleep ends late on a busy machine.
     bare = trainer._ray.remote(num_cpus=options.cpus_each)(bare_step_seconds)
     bares = trainer._ray.get([bare.remote(sleep) for _ in range(collectors)])

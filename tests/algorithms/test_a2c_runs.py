@@ -70,7 +70,7 @@ def ran(env):
     agent.algorithm.prepare = watched
     summary = agent.train(120, progress=False)  # ten rollouts; the host learns one step later
     jax.effects_barrier()
-    trainer: Any = agent._trainer
+    trainer: Any = agent.trainer
     state, updates = jax.device_get(trainer.learner.state), trainer.position.updates
     agent.close()
     return state, updates, summary, seen, 10 if env.startswith("jax:") else 9

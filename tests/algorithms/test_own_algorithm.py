@@ -62,7 +62,7 @@ def test_it_trains_and_goes_on_to_the_bit(env, num_seeds, tmp_path):
 def test_the_stored_log_probability_is_that_of_the_acting_policy():
     """Before the first update of a rollout, every ratio is 1."""
     agent = ClippedAgent("jax:CartPole-v1", SMALL)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     trainer.advance(7)  # one step before the first update
     stored = jax.tree.map(lambda x: x[0], trainer.experience)
     state = jax.tree.map(lambda x: x[0], trainer.learner.state)

@@ -94,9 +94,8 @@ def test_the_preset_of_minatar_trains(name):
     summary = agent.train(320, progress=False, run=us.RunConfig(evaluation_episodes=1))
     after = jax.tree.leaves(agent.get_weights())
     assert used == "MinAtar" and not summary.diverged
-    assert agent._trainer is not None
     # One for 5 steps in 8 environments, or for every fourth step after the first 40.
-    assert agent._trainer.position.updates >= (8 if name == "a2c" else 70)
+    assert agent.trainer.position.updates >= (8 if name == "a2c" else 70)
     assert all(np.isfinite(leaf).all() for leaf in after)
     changed = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
     assert all(changed)

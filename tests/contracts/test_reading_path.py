@@ -49,7 +49,7 @@ def called() -> dict[str, set[int]]:
         hidden_sizes=(8,), batch_size=8, buffer_size=100, start_steps=2, min_buffer_size=4
     )
     agent = us.SAC("Pendulum-v1", config)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     before = sys.getprofile()
     sys.setprofile(note)
     try:

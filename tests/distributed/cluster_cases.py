@@ -59,7 +59,7 @@ def train(agent, steps, *callbacks, run=RUN, **others):
 
 
 def pool_of(agent):
-    return agent._ensure_trainer()._pool()
+    return agent.trainer._pool()
 
 
 def processes_of(agent):
@@ -85,7 +85,7 @@ def once_at(steps, act):
 
 def lanes_of(agent):
     """What was stored, lane by lane, oldest first, of every member (rings that are not full)."""
-    ring = jax.device_get(agent._ensure_trainer().experience)
+    ring = jax.device_get(agent.trainer.experience)
     members = [jax.tree.map(lambda leaf, m=m: leaf[m], ring) for m in range(agent.num_seeds)]
     return [
         [
@@ -98,7 +98,7 @@ def lanes_of(agent):
 
 def assert_counted_once(agent, steps):
     """Every step is stored, once, after the one that it followed; and was learned from."""
-    position = agent._ensure_trainer().position
+    position = agent.trainer.position
     assert agent.steps == steps
     assert position.updates == steps - LEARNING_FROM
     for lanes in lanes_of(agent):

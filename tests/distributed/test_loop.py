@@ -29,7 +29,7 @@ A2C = dict(hidden_sizes=(8,), horizon=5, normalize_observations=True)
 
 def bits(agent):
     """All that was learned, and all that was stored."""
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     leaves = jax.tree.leaves(jax.device_get((trainer.learner, trainer.experience)))
     return [np.asarray(leaf).tobytes() for leaf in leaves]
 
@@ -72,10 +72,10 @@ def test_rollouts_of_several_collectors(mode, tmp_path):
 
     agent = make()
     train(agent, 40)
-    rollouts = agent._ensure_trainer().position.updates
+    rollouts = agent.trainer.position.updates
     together = 2 if mode == "sync" else 1
     assert agent.steps == 40 and rollouts == 40 // (5 * 2 * together)
-    assert agent._ensure_trainer().experience.valid.shape == (1, 5, 2 * together)
+    assert agent.trainer.experience.valid.shape == (1, 5, 2 * together)
     if mode == "sync":
         agent.save(tmp_path / "kept")
         train(agent, 40)
@@ -88,7 +88,7 @@ def test_rollouts_of_several_collectors(mode, tmp_path):
 def test_steps_and_updates_are_exact_whatever_the_collectors_do(tmp_path):
     agent = sac(config=dict(updates_per_step=0.5))
     history = train(agent, ODD).history
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     assert agent.steps == ODD
     assert trainer.position.updates == (ODD - LEARNING_FROM) // 2
     assert history[-1]["cluster/collectors"] == 2
@@ -100,7 +100,7 @@ def test_steps_and_updates_are_exact_whatever_the_collectors_do(tmp_path):
     resumed = us.load(tmp_path / "kept")
     train(resumed, ODD)
     assert resumed.steps == 2 * ODD
-    assert resumed._ensure_trainer().experience.stored.sum() == 2 * ODD
+    assert resumed.trainer.experience.stored.sum() == 2 * ODD
     resumed.close()
 
 
@@ -110,10 +110,10 @@ def test_what_is_in_flight_when_a_run_is_stopped_is_not_lost(tmp_path):
     train(agent, 300, lambda facts: facts["time/total_steps"] >= 100)
     assert 100 <= agent.steps < 300
     agent.save(tmp_path / "kept")
-    arrived = len(agent._ensure_trainer()._arrived)
+    arrived = len(agent.trainer._arrived)
     agent.close()
     resumed = us.load(tmp_path / "kept")
-    assert len(resumed._ensure_trainer()._arrived) == arrived > 0
+    assert len(resumed.trainer._arrived) == arrived > 0
     train(resumed, 300 - resumed.steps)
     assert_counted_once(resumed, 300)
     resumed.close()
@@ -134,7 +134,7 @@ def test_two_members_on_two_collectors():
 def test_replay_on_the_host():
     agent = sac(config=dict(replay_storage="host"))
     train(agent, 100)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     stored = trainer.buffer.num_stored(trainer.experience)
     assert stored.sum() == agent.steps == 100
     assert trainer.position.updates == 100 - LEARNING_FROM
@@ -166,7 +166,7 @@ def test_gradients_elsewhere_are_those_of_here():
 
 def policies_acted_by(agent, monkeypatch):
     """The leaves of every policy that was put where collectors can read it."""
-    trainer, sent = agent._ensure_trainer(), []
+    trainer, sent = agent.trainer, []
     put = trainer._ray.put
     monkeypatch.setattr(trainer._ray, "put", lambda value: sent.append(value) or put(value))
     return sent
@@ -177,7 +177,7 @@ def test_the_normalizer_and_the_networks_reach_the_collectors(monkeypatch):
     agent = sac(mode="sync", collectors=1, config=dict(normalize_observations=True))
     sent = policies_acted_by(agent, monkeypatch)
     train(agent, 60)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     last = jax.tree.leaves(jax.device_get(trainer.policy()))
     assert len(sent) == 60 // FRAGMENT
     assert all(np.array_equal(leaf, now) for leaf, now in zip(
@@ -218,7 +218,7 @@ def test_memory_travels_with_the_steps():
     config = us.SACConfig(**(SMALL | dict(batch_size=16)), memory="gru", memory_size=4,
                           share_encoder=True, burn_in=2, sequence_length=4)  # fmt: skip
     agent = us.SAC("Pendulum-v1", config, cluster=Cluster(2, fragment=FRAGMENT, cpus_each=0.5))
-    trainer, brought = agent._ensure_trainer(), []
+    trainer, brought = agent.trainer, []
     learn = trainer._learn
     trainer._learn = lambda deliveries: (brought.extend(deliveries), learn(deliveries))
     train(agent, 120)

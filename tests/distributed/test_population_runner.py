@@ -47,7 +47,7 @@ def bits(tree):
 
 def held(illumination):
     """All that was learned and stored, but not the slots of replay that nobody will ever see."""
-    state = illumination._ensure_illuminator().state
+    state = illumination.illuminator.state
     ring = jax.device_get(state.experience)
     lanes = [
         [leaf[lane, :count] for lane, count in enumerate(ring.stored)]

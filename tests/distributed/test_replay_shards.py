@@ -141,7 +141,7 @@ def train(agent, steps, *callbacks):
 
 
 def workers_of(agent):
-    return agent._ensure_trainer()._workers
+    return agent.trainer._workers
 
 
 def rings_of(agent):
@@ -162,12 +162,12 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
     for agent in (unbroken, resumed):
         train(agent, 40)
         assert agent.steps == 80
-        assert agent._ensure_trainer().position.updates == 80 - LEARNING_FROM
+        assert agent.trainer.position.updates == 80 - LEARNING_FROM
         assert stored_by(agent) == [40, 40]
     # Nothing was kept twice: the learner has room for hardly a step.
-    ring = unbroken._ensure_trainer().experience
+    ring = unbroken.trainer.experience
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(ring)) < 1_000
-    want, got = (agent._ensure_trainer() for agent in (unbroken, resumed))
+    want, got = (agent.trainer for agent in (unbroken, resumed))
     assert jax.tree.all(jax.tree.map(np.array_equal, want.learner.state, got.learner.state))
     one, two = rings_of(unbroken), rings_of(resumed)
     assert one.keys() == two.keys()
@@ -199,7 +199,7 @@ def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, v
                 wait_for_death(ray, struck[place])
 
     train(agent, STEPS, strike)
-    position = agent._ensure_trainer().position
+    position = agent.trainer.position
     assert agent.steps == STEPS and position.updates == STEPS - LEARNING_FROM
     for place in victims:
         assert workers[place].actor is not struck[place]

@@ -68,7 +68,7 @@ def test_a_killed_collector_is_replaced(agent):
 
 @pytest.mark.fault(39, "what it had delivered is kept, and does not run on into what comes next")
 def test_a_death_between_two_deliveries_cuts_the_lane(agent, ray):
-    trainer, pool = agent._ensure_trainer(), cases.pool_of(agent)
+    trainer, pool = agent.trainer, cases.pool_of(agent)
 
     def strike():
         """When one order of its two has been carried out, and nobody has looked yet."""
@@ -144,7 +144,7 @@ def test_a_killed_collector_does_not_stop_the_round(ray):
 @pytest.mark.fault(39, "a gradient worker killed in mid-run: its share is done again")
 def test_a_killed_gradient_worker_costs_no_update(ray):
     agent = cases.sac(collectors=1, gradient_workers=2)
-    workers = agent._ensure_trainer()._workers
+    workers = agent.trainer._workers
 
     def strike():
         assert workers._pool.alive == 2

@@ -184,10 +184,10 @@ def test_a_short_training_learns_with_default_settings(caplog):
     config = us.TD3Config(hidden_sizes=(8,), batch_size=8, buffer_size=4_000)
     agent = us.TD3("jax:Pendulum-v1", config)
     agent.train(400, progress=False)
-    assert agent._trainer.update_schedule.random_iterations == 40
-    assert agent._trainer.position.updates == 361 and not caplog.records
+    assert agent.trainer.update_schedule.random_iterations == 40
+    assert agent.trainer.position.updates == 361 and not caplog.records
     agent.train(4_000 - 400, progress=False)  # no second phase of random actions
-    assert agent._trainer.update_schedule.random_iterations == 40
+    assert agent.trainer.update_schedule.random_iterations == 40
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_training_that_hardly_learns_says_so(steps, words, caplog):
     agent = us.SAC(
         "jax:Pendulum-v1", us.SACConfig(**SMALL | dict(min_buffer_size=500, buffer_size=512))
     )
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     trainer.begin_training(steps)
     told = [record.getMessage() for record in caplog.records]
     assert not told if words is None else words in told[0]

@@ -61,7 +61,7 @@ def test_an_environment_that_gives_nan(troubled):
     counted = told(history, "qd/not_finite")
     assert 0 < counted[0] <= counted[-1] < GENERATIONS * SIZE
     assert 0 < len(found.repertoire) <= GENERATIONS * SIZE - counted[-1]
-    assert_finite(found._ensure_illuminator().state)
+    assert_finite(found.illuminator.state)
     assert not told(history, "train/discarded_updates")
     assert np.isfinite(told(history, "qd/corrected_qd_score")).all()
 
@@ -98,7 +98,7 @@ def test_a_policy_that_gives_nan():
 
 @pytest.mark.fault(46, "on native environments, too")
 def test_a_native_policy_that_gives_nan(troubled):
-    illuminator = troubled[0]._ensure_illuminator()
+    illuminator = troubled[0].illuminator
     break_the_greedy_actor(illuminator)
     steps = int(illuminator.state.experience.stored[-1])
     illuminator.advance(1)

@@ -84,7 +84,7 @@ def test_one_seed_that_diverges_leaves_the_others_alone(tmp_path, caplog):
 @pytest.mark.fault(23, "out of memory: one line with the sizes, and the last checkpoint is intact")
 def test_out_of_memory(tmp_path):
     agent = make("TD3", ENV)
-    trainer = agent._ensure_trainer()
+    trainer = agent.trainer
     advance = trainer.advance
 
     def too_much(iterations):

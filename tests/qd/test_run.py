@@ -47,7 +47,7 @@ def assert_same_log(one, other):
 
 
 def state_of(found):
-    return found._ensure_illuminator().state
+    return found.illuminator.state
 
 
 @pytest.fixture(scope="module", params=["native", pytest.param("host", marks=pytest.mark.slow)])
@@ -184,7 +184,7 @@ def test_how_often_things_happen_is_checked():
 @pytest.mark.fault(23, "out of memory in an illumination: the sizes are named, what was kept too")
 def test_out_of_memory_is_explained(tmp_path):
     found = make("native")
-    illuminator = found._ensure_illuminator()
+    illuminator = found.illuminator
     advance = illuminator.advance
 
     def too_much(generations):

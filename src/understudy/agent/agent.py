@@ -128,7 +128,7 @@ class Agent:
         steps = whole_number("steps", steps, 1)
         callbacks = check_callbacks(callbacks, observers)
         with self._on_device(), contextlib.ExitStack() as stack:
-            trainer = self._ensure_trainer()
+            trainer = self.trainer
             total, longest = trainer.steps + steps, longest_episode(self._source)
             run = (run or RunConfig()).completed(total, trainer.setting.num_envs, longest)
             trainer.begin_training(total)
@@ -256,19 +256,19 @@ class Agent:
         """Change moving hyper-parameters now: `agent.set(learning_rate=1e-4)`, or one value per
         seed. Nothing is compiled; a schedule of that name ends."""
         with self._on_device():
-            self._ensure_trainer().set(values)
+            self.trainer.set(values)
         self._scheduling.end(values)
 
     def get_weights(self) -> dict[str, Any]:
         """The networks that learn, by name, as trees of NumPy arrays with a leading axis of
         seeds. Their targets are not among them."""
-        return jax.device_get(self.algorithm.get_weights(self._state()))
+        return jax.device_get(self.algorithm.get_weights(self.state))
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Take over networks as `get_weights` gives them; targets follow at once."""
         check_weights(weights, self.get_weights())
         with self._on_device():
-            self._ensure_trainer().set_weights(jax.tree.map(jax.numpy.asarray, weights))
+            self.trainer.set_weights(jax.tree.map(jax.numpy.asarray, weights))
 
     def q_values(self, observation: Any, action: Any) -> np.ndarray:
         """Each critic's value of (observation, action): [critics, batch]; actions in the
@@ -347,7 +347,9 @@ class Agent:
         with self._on_device():
             self._loaded = Loaded.of(self._trained.learner, snapshot, refill)
 
-    def _ensure_trainer(self) -> Trainer:
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer, which is made or restored when it is first asked for."""
         if self._trainer is None:
             make = self._trained.trainer
             self._trainer = make() if self._loaded is None else self._loaded.go_on(make)
@@ -359,7 +361,7 @@ class Agent:
         if self._loaded is not None:
             snapshot = self._loaded.snapshot
         else:
-            snapshot = self._ensure_trainer().snapshot(world)
+            snapshot = self.trainer.snapshot(world)
         manifest = self._about() | {
             "position": dataclasses.asdict(snapshot.position),
             "scores": None if (scores := self._evaluating.scores) is None else scores.tolist(),
@@ -372,9 +374,11 @@ class Agent:
         return describe(self.algorithm, policy, self.spec, self._about())
 
     def _learner(self) -> LearnerState:
-        return self._loaded.learner if self._loaded else self._ensure_trainer().learner
+        return self._loaded.learner if self._loaded else self.trainer.learner
 
-    def _state(self) -> Any:
+    @property
+    def state(self) -> Any:
+        """The training state of the algorithm, with a leading axis of seeds."""
         return self._learner().state
 
     def _position(self) -> Position:
@@ -383,7 +387,7 @@ class Agent:
         return Position() if self._trainer is None else self._trainer.position
 
     def _policy(self) -> Any:
-        return self.algorithm.policy(self._state())
+        return self.algorithm.policy(self.state)
 
     def _play(self, plan: EvaluationPlan) -> Evaluation:
         """What the present policies do."""
@@ -394,7 +398,7 @@ class Agent:
         if answer is None:
             raise AttributeError(f"{self.name} has no {question}")
         with self._on_device():
-            state = jax.tree.map(lambda x: x[self._evaluating.best], self._state())
+            state = jax.tree.map(lambda x: x[self._evaluating.best], self.state)
             return self._acting.ask(answer, state, observation, action)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

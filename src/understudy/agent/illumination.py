@@ -140,7 +140,7 @@ class Illumination:
         run = run or QDRunConfig()
         generations = math.ceil(evaluations / self.config.generation_size)
         with self._on_device(), contextlib.ExitStack() as stack:
-            illuminator, position = self._ensure_illuminator(), self._position
+            illuminator, position = self.illuminator, self._position
             total = (position.generations + generations) * self.config.generation_size
             facts = {"run_config": dataclasses.asdict(run), "total_steps": total}
             about, title = self._about() | facts, f"{self.name} on {self._where}"
@@ -156,7 +156,7 @@ class Illumination:
     def repertoire(self) -> Repertoire:
         """What was found so far."""
         with self._on_device():
-            state = self._ensure_illuminator().state
+            state = self.illuminator.state
             # A copy: the next generation is computed where this one lies.
             cells = jax.tree.map(jnp.copy, state.repertoire)
             return Repertoire(cells, self.descriptor, float(state.offset), self._embody)
@@ -176,12 +176,12 @@ class Illumination:
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         with self._on_device():
-            return self._ensure_illuminator().reevaluate(self._filled(cells), episodes)
+            return self.illuminator.reevaluate(self._filled(cells), episodes)
 
     def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
         """Play the policies of these cells once more in the very episodes they were found in."""
         with self._on_device():
-            return self._ensure_illuminator().replay(self._filled(cells))
+            return self.illuminator.replay(self._filled(cells))
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
@@ -245,7 +245,7 @@ class Illumination:
                 f'"{self.descriptor.over}"'
             )
         with self._on_device():
-            self._whole = restore(self._ensure_illuminator(), stored)
+            self._whole = restore(self.illuminator, stored)
         self._position = manifest.position
         self.preset, self._run = about["preset"], about["run"]
 
@@ -269,7 +269,9 @@ class Illumination:
             raise ConfigError(f"these cells are not among the {len(known)} filled ones: {wanted}")
         return wanted
 
-    def _ensure_illuminator(self) -> Illuminator:
+    @property
+    def illuminator(self) -> Illuminator:
+        """What evaluates generations; it is made when it is first asked for."""
         if self._illuminator is None:
             if isinstance(self._source, NativeEnv):
                 self._illuminator = NativeIlluminator(self._plan, self._source)
@@ -307,7 +309,7 @@ class Illumination:
         }
 
     def _capture(self, world: bool) -> tuple[Any, Any]:
-        groups, manifest = capture(self._ensure_illuminator(), self._position, world)
+        groups, manifest = capture(self.illuminator, self._position, world)
         return groups, self._about() | manifest
 
     def _draw(self, directory: Path, title: str) -> None:
@@ -337,7 +339,7 @@ class Illumination:
         return jax.vmap(initial)(seed_keys(self.seed, 1, INITIALIZATION))
 
     def _critics(self) -> dict[str, Any]:
-        learners = self._ensure_illuminator().state.emitter
+        learners = self.illuminator.state.emitter
         taught = [one.state.params.critic for one in learners if isinstance(one, LearnerState)]
         return {"critic": taught[0]} if taught else {}
 
