@@ -79,7 +79,7 @@ def test_the_evaluation_of_a_loaded_agent_is_the_same(tmp_path):
     assert us.load(tmp_path / "a").evaluate(3) == agent.evaluate(3)
 
 
-@pytest.mark.slow  # in the default run: the test of this fault in tests/test_agent.py
+@pytest.mark.slow  # in the default run: the test of this fault in tests/agent/test_agent.py
 @pytest.mark.fault(32, "without its experience a run goes on only when asked, after refilling")
 @pytest.mark.parametrize("env", ["jax:Pendulum-v1", "Pendulum-v1"])
 def test_without_its_experience(tmp_path, env):
