@@ -18,13 +18,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
+REPOSITORY = Path(__file__).resolve().parents[1]
 CACHE = REPOSITORY / ".jax_cache"
 
 # `setdefault`: the environment may ask for an accelerator, or for other places.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Processes that a test starts import `tests` too. Paths that were given before come first.
+paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(REPOSITORY)]
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 # Ray's processes run with niceness 15 unless told otherwise: beside busy cores they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
@@ -144,14 +147,12 @@ def monkeypatch(monkeypatch):
 
 
 def start_ray():
-    """A small Ray whose processes can import the helpers of the cluster's tests."""
+    """Start a small Ray. Its processes inherit PYTHONPATH, so they can import `tests`."""
     from understudy.distributed.connect import load_ray
 
     ray = load_ray()
-    helpers = [str(HERE / folder) for folder in ("distributed", "envs", "faults")]
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setenv("PYTHONPATH", os.pathsep.join(helpers), prepend=os.pathsep)
         ray.init(
             address="local",
             num_cpus=RAY_CORES,

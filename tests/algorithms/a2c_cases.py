@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, changed, compiled, mapped, settled
-from by_hand import network
 
+from tests.algorithms.algorithm_cases import KEY, changed, compiled, mapped, settled
+from tests.algorithms.by_hand import network
 from understudy.algorithms.a2c import A2C, A2CConfig
 from understudy.types import ArraySpec, Continuous, Discrete, MultiDiscrete, Spec, Trajectory
 

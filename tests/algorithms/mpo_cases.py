@@ -3,14 +3,14 @@
 from functools import cache
 from typing import Any
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import SPEC, changed, compiled, make_batch, mapped, settled
 from scipy import stats
 
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import SPEC, changed, compiled, make_batch, mapped, settled
 from understudy.algorithms.mpo import MPO, MPOConfig, mpo
 from understudy.types import ArraySpec, Discrete, Spec
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
-from algorithm_cases import changed, close, mapped, observed, same
-from by_hand import derivative, network, numbers
 
+from tests.algorithms.a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
+from tests.algorithms.algorithm_cases import changed, close, mapped, observed, same
+from tests.algorithms.by_hand import derivative, network, numbers
 from understudy.algorithms.aux_losses import action_penalty
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.gradients import mean_of_shards

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from a2c_cases import SPECS, by_hand_policy, case, every_kind
-from algorithm_cases import KEY, close, same
-from by_hand import network, numbers
 
+from tests.algorithms.a2c_cases import SPECS, by_hand_policy, case, every_kind
+from tests.algorithms.algorithm_cases import KEY, close, same
+from tests.algorithms.by_hand import network, numbers
 from understudy.algorithms.a2c import A2C, A2CConfig
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.networks import Networks

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, Case, case, make_batch, mapped
 
 import understudy as us
+from tests.algorithms.algorithm_cases import KEY, Case, case, make_batch, mapped
 from understudy.algorithms.aux_losses import add_terms
 from understudy.networks import MLP, CategoricalActor, GaussianActor, Linear
 from understudy.networks.initializers import kaiming

@@ -4,12 +4,14 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import (
+from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import (
     KEY,
     SMALL,
     SPEC,
@@ -25,8 +27,6 @@ from algorithm_cases import (
     same,
     shards_of,
 )
-from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
-
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddpg import DDPG, DDPGConfig, losses
 from understudy.algorithms.gradients import mean_of_shards

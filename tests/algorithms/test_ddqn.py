@@ -4,13 +4,16 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-import by_hand
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import (
     KEY,
     changed,
     close,
@@ -22,9 +25,6 @@ from algorithm_cases import (
     settled,
     shards_of,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from understudy.agent import agent_class
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddqn import DDQN, DDQNConfig, losses

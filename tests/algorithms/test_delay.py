@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, case, make_batch, mapped, parts_of, same
+
+from tests.algorithms.algorithm_cases import KEY, case, make_batch, mapped, parts_of, same
 
 MEMBERS = 3
 ACTOR_PARTS = ("actor", "actor_optimizer")

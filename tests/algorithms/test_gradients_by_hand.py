@@ -3,11 +3,12 @@
 import importlib
 from functools import cache
 
-import by_hand
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import Case, make_batch, parts_of
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import Case, make_batch, parts_of
 
 # rows with more than one clipped draw: 0.2·4 > 0.5
 NOISE = np.random.default_rng(5).normal(size=(8, 2)) * 2.5

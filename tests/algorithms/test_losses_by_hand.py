@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import mapped
 
+from tests.algorithms.algorithm_cases import mapped
 from understudy.algorithms.sac import losses as sac
 from understudy.algorithms.td3 import losses as td3
 from understudy.types import Batch

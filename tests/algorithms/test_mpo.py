@@ -1,11 +1,13 @@
 """What the protocol promises, of MPO with continuous and with discrete actions."""
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import (
+from scipy import stats
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import (
     SPEC,
     close,
     compiled,
@@ -16,7 +18,7 @@ from algorithm_cases import (
     same,
     shards_of,
 )
-from mpo_cases import (
+from tests.algorithms.mpo_cases import (
     DISCRETE,
     KEY,
     RICH,
@@ -31,8 +33,6 @@ from mpo_cases import (
     normal,
     smallest_q,
 )
-from scipy import stats
-
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.mpo import MPO, MPOConfig, mpo

@@ -3,13 +3,15 @@ against scipy, the KLs against numerical integration."""
 
 from typing import Any
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import changed, mapped
-from mpo_cases import (
+from scipy import integrate, optimize, stats
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import changed, mapped
+from tests.algorithms.mpo_cases import (
     KEY,
     NOISE,
     RICH,
@@ -34,8 +36,6 @@ from mpo_cases import (
     softplus,
     tilted,
 )
-from scipy import integrate, optimize, stats
-
 from understudy.algorithms.mpo import MPO, MPOConfig, losses, mpo
 from understudy.ops.distributions import Categorical, Gaussian
 

@@ -5,8 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from algorithm_cases import KEY, SMALL, SPEC, Case, case, compiled, make_batch, mapped, same
 
+from tests.algorithms.algorithm_cases import (
+    KEY,
+    SMALL,
+    SPEC,
+    Case,
+    case,
+    compiled,
+    make_batch,
+    mapped,
+    same,
+)
 from understudy.types import ConfigError
 
 both = pytest.mark.parametrize("name", ["td3", "sac"])

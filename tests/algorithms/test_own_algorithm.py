@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from clipped_policy import ClippedAgent, ClippedPolicyConfig
-from clipped_policy.losses import Rows, clipped_loss
 
 import understudy as us
+from tests.algorithms.clipped_policy import ClippedAgent, ClippedPolicyConfig
+from tests.algorithms.clipped_policy.losses import Rows, clipped_loss
 from understudy.runs import checkpoint
 
 pytestmark = pytest.mark.agents

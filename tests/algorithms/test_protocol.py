@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import (
+
+from tests.algorithms.algorithm_cases import (
     KEY,
     SPEC,
     case,
@@ -17,7 +18,6 @@ from algorithm_cases import (
     same,
     shards_of,
 )
-
 from understudy.algorithms import available, find
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.sac import SAC

@@ -4,13 +4,14 @@ import math
 from functools import cache
 from typing import Any
 
-import by_hand
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import (
+
+from tests.algorithms import by_hand
+from tests.algorithms.algorithm_cases import (
     KEY,
     SMALL,
     changed,
@@ -22,8 +23,7 @@ from algorithm_cases import (
     same,
     shards_of,
 )
-from algorithm_cases import SPEC as CONTINUOUS
-
+from tests.algorithms.algorithm_cases import SPEC as CONTINUOUS
 from understudy.algorithms.aux_losses import kl_to_reference
 from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.sac import SAC, SACConfig, losses

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_cases import KEY, close, mapped, same
 from gymnasium import spaces
 
 import understudy as us
+from tests.algorithms.algorithm_cases import KEY, close, mapped, same
 from understudy.algorithms import find
 from understudy.algorithms.sac import losses
 from understudy.networks import Networks

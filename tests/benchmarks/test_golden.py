@@ -1,17 +1,11 @@
 """The golden comparison: which results are equal, and how it reports the others."""
 
 import json
-import sys
-from pathlib import Path
 
+import golden
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import golden  # noqa: E402
 
 
 def arrays(**changed):

@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import proof
+import proof_report
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import proof  # noqa: E402
-import proof_report  # noqa: E402
-
 EVALUATION = {"episodes": 2, "final_episodes": 3}
 # Replay is learned from after 1,000 steps; the learning rate falls to 0 over the run.
 ROW = proof.Row(
@@ -170,7 +167,6 @@ def test_programs_of_fewer_seeds(uninterrupted, tmp_path):
 
 VICTIM = """
 import os, signal, sys
-sys.path.insert(0, {benchmarks!r})
 import proof
 proof.LOG_EVERY = 160
 plain = proof.Watch.__call__
@@ -195,10 +191,10 @@ proof.main(["run", "--checkpoint-minutes", "0", "--commit", "none", *sys.argv[1:
 def test_a_killed_run_goes_on_to_the_bit(tmp_path, env, at):
     """Before the first checkpoint, after an evaluation that no checkpoint knows, and between."""
     row = dataclasses.replace(ROW, env=env)
-    script = VICTIM.format(benchmarks=str(BENCHMARKS), at=at, env=env)
+    script = VICTIM.format(at=at, env=env)
     places = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
     command = [sys.executable, "-c", script, *places]
-    victim = subprocess.run(command, capture_output=True, text=True)
+    victim = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
     before = lines(tmp_path, row)
     assert (steps_of(before) if before else []) == [

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from plain_lists import hyper
 
+from tests.buffers.plain_lists import hyper
 from understudy.buffers import FrameReplayBuffer
 from understudy.types import ArraySpec, Chunk, Continuous, Sequences, Spec, Step
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from frame_lists import (
+from hypothesis import strategies as st
+
+from tests.buffers.frame_lists import (
     KINDS,
     MOMENTS,
     Played,
@@ -25,9 +27,7 @@ from frame_lists import (
     spec_of,
     summed,
 )  # fmt: skip
-from hypothesis import strategies as st
-from plain_lists import hyper
-
+from tests.buffers.plain_lists import hyper
 from understudy.buffers import (
     Buffer,
     FrameReplayBuffer,

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from donation import LONG_LANE, assert_in_place, pointers
-from frame_lists import some
-from plain_lists import hyper
 
+from tests.buffers.donation import LONG_LANE, assert_in_place, pointers
+from tests.buffers.frame_lists import some
+from tests.buffers.plain_lists import hyper
 from understudy.buffers import FrameReplayBuffer
 from understudy.types import ArraySpec, Chunk, Discrete, Sequences, Spec, Step
 

@@ -5,7 +5,10 @@ import jax
 import numpy as np
 import pytest
 import scipy.stats
-from frame_lists import (
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.buffers.frame_lists import (
     filled,
     histories,
     intact_steps,
@@ -17,10 +20,7 @@ from frame_lists import (
     spec_of,
     summed,
 )  # fmt: skip
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from plain_lists import empty, hyper
-
+from tests.buffers.plain_lists import empty, hyper
 from understudy.buffers import FrameReplayBuffer
 
 SHAPES = [(3, 1, 1), (9, 1, 4), (20, 3, 4), (12, 2, 1)]  # capacity, lanes, frames in a stack

@@ -7,11 +7,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from frame_lists import filled, histories, num_stored, play, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_lists import hyper
 
+from tests.buffers.frame_lists import filled, histories, num_stored, play, spec_of
+from tests.buffers.plain_lists import hyper
 from understudy.buffers import FrameReplayBuffer, HostReplayBuffer, host_replay
 from understudy.buffers.frame_batch import to_batch
 from understudy.buffers.frame_replay import TRIES

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from donation import LONG_LANE, assert_in_place, pointers
-from frame_lists import MOMENTS, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interface_cases import (
+
+from tests.buffers.donation import LONG_LANE, assert_in_place, pointers
+from tests.buffers.frame_lists import MOMENTS, play
+from tests.buffers.interface_cases import (
     BUFFERS,
     LANES,
     ListedPriorities,
@@ -33,8 +34,7 @@ from interface_cases import (
     whole,
     with_seeds,
 )
-from plain_lists import hyper
-
+from tests.buffers.plain_lists import hyper
 from understudy.buffers import FrameReplayBuffer, ReplayBuffer, RolloutBuffer
 from understudy.errors import CheckpointError
 from understudy.types import ArraySpec, Discrete, Spec

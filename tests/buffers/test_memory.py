@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from donation import pointers
 
+from tests.buffers.donation import pointers
 from understudy.buffers import ReplayBuffer, sum_tree
 from understudy.types import ArraySpec, Chunk, Continuous, Discrete, Spec, Step
 

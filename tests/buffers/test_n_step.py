@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_lists import CUT, ListedReplay, NumberedStep, histories
+
+from tests.buffers.plain_lists import CUT, ListedReplay, NumberedStep, histories
 
 
 @pytest.mark.parametrize("n_step", [2, 3, 7])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_lists import SPEC, NumberedStep, append, empty, hyper, one_step, take
 
+from tests.buffers.plain_lists import SPEC, NumberedStep, append, empty, hyper, one_step, take
 from understudy.buffers import ReplayBuffer, sum_tree
 
 KEY = jax.random.PRNGKey(0)

@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_lists import (
+
+from tests.buffers.plain_lists import (
     BATCH,
     SPEC,
     ListedReplay,
@@ -18,7 +19,6 @@ from plain_lists import (
     hyper,
     one_step,
 )  # fmt: skip
-
 from understudy.buffers import ReplayBuffer
 
 SHAPES = [(4, 1), (10, 3)]  # capacity, lanes: the second does not divide

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_lists import CUT, SPEC, NumberedStep, empty, histories, hyper, one_step
 
+from tests.buffers.plain_lists import CUT, SPEC, NumberedStep, empty, histories, hyper, one_step
 from understudy.buffers import RolloutBuffer
 
 HORIZON = 6

@@ -6,7 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from frame_lists import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.buffers.frame_lists import (
     filled,
     histories,
     intact_sequences,
@@ -18,9 +21,6 @@ from frame_lists import (
     spec_of,
     summed,
 )  # fmt: skip
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from understudy.buffers import FrameReplayBuffer
 from understudy.buffers.frame_batch import sequence_errors
 from understudy.types import Sequences

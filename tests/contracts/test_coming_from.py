@@ -1,13 +1,12 @@
 """docs/coming_from.md cannot rot: each counterpart that it names exists here."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import understudy as us
+from tests.contracts.test_names import resolve
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from.md"
 LOG = "log: "
@@ -25,16 +24,6 @@ EXPECTED = {
         SPS capture video env id qf1_values alpha
     """,
 }
-
-
-def resolver() -> ModuleType:
-    """The one that docs/names.md is checked with."""
-    path = Path(__file__).with_name("test_names.py")
-    spec = importlib.util.spec_from_file_location("names_of_elsewhere", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows() -> list[tuple[str, int, str, str]]:
@@ -81,7 +70,7 @@ def logged() -> set[str]:
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith(LOG)])
 def test_a_counterpart_exists(place):
     try:
-        resolver().resolve(place)
+        resolve(place)
     except LookupError as error:
         pytest.fail(f"coming_from.md, line {PLACES[place]}: {error}")
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
 
 import gymnasium
 import jax
@@ -13,7 +12,6 @@ import pytest
 
 import understudy as us
 
-HERE = Path(__file__).parent
 FRAGMENT, LEARNING_FROM = 10, 20  # steps
 SMALL = dict(hidden_sizes=(8,), batch_size=8, buffer_size=4_000, start_steps=10,
              min_buffer_size=LEARNING_FROM)  # fmt: skip

@@ -13,9 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cluster_cases import kill, wait_for_death
-from shared_updates import close, in_one_process, make_experience, make_learner, make_setting
 
+from tests.distributed.cluster_cases import kill, wait_for_death
+from tests.distributed.shared_updates import (
+    close,
+    in_one_process,
+    make_experience,
+    make_learner,
+    make_setting,
+)
 from understudy.algorithms.sac import SAC
 from understudy.distributed import worker_pool as pool
 from understudy.distributed.config import Cluster

@@ -7,7 +7,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from cluster_cases import (
+
+import understudy as us
+from tests.distributed.cluster_cases import (
     FRAGMENT,
     LEARNING_FROM,
     RUN,
@@ -17,8 +19,6 @@ from cluster_cases import (
     sac,
     train,
 )
-
-import understudy as us
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 

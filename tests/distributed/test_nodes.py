@@ -1,11 +1,10 @@
 """Two nodes, each with its own Ray daemon, on one machine: one of them goes."""
 
-import os
 import warnings
 
-import cluster_cases as cases
 import pytest
 
+from tests.distributed import cluster_cases as cases
 from understudy.distributed.connect import load_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -14,10 +13,9 @@ DAEMON = dict(num_cpus=1, object_store_memory=80_000_000, include_dashboard=Fals
 
 
 @pytest.fixture
-def nodes(without_ray, monkeypatch):
+def nodes(without_ray):
     """The driver's own node, and another that has room for a second collector."""
     ray = load_ray()
-    monkeypatch.setenv("PYTHONPATH", str(cases.HERE), prepend=os.pathsep)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from swinging import Swing, angle
 
 import understudy as us
+from tests.distributed.swinging import Swing, angle
 from understudy.distributed import population_runner
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cluster_cases import wait_for_death
-from shared_updates import LANES, close, make_learner, make_setting
 
 import understudy as us
+from tests.distributed.cluster_cases import wait_for_death
+from tests.distributed.shared_updates import LANES, close, make_learner, make_setting
 from understudy.algorithms.base import Aux
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check

@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from scripted import Faulty, Pixels, Scripted
 
+from tests.envs.scripted import Faulty, Pixels, Scripted
 from understudy.envs import check
 
 

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted import SCRIPT, Faulty, Scripted, actions_for, reward_of
-from sensing import Sensing
 
+from tests.envs.scripted import SCRIPT, Faulty, Scripted, actions_for, reward_of
+from tests.envs.sensing import Sensing
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, resolve
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import STANDARD

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
-from scripted import Scripted
-from sensing import BODY, CHOICE, EYES, LENGTH, Sensing, by_hand
 
+from tests.envs.scripted import Scripted
+from tests.envs.sensing import BODY, CHOICE, EYES, LENGTH, Sensing, by_hand
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, check
 from understudy.envs.fault_guard import STANDARD
 from understudy.types import Discrete, EnvironmentError, Joint

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted import Faulty, Scripted, collect
 
+from tests.envs.scripted import Faulty, Scripted, collect
 from understudy.envs import EnvSource, EpisodeSeeds, Guard, NativeEnv, resolve
 from understudy.envs.native import NATIVE
 from understudy.types import ConfigError, EnvironmentError

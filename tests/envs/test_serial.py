@@ -3,8 +3,8 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from scripted import Faulty, Pixels, Scripted, collect, expected, same
 
+from tests.envs.scripted import Faulty, Pixels, Scripted, collect, expected, same
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.types import EnvironmentError
 

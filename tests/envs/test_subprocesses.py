@@ -10,8 +10,8 @@ from multiprocessing.shared_memory import SharedMemory
 import gymnasium
 import numpy as np
 import pytest
-from scripted import Faulty, Pixels, Scripted, actions_for, collect, expected, same
 
+from tests.envs.scripted import Faulty, Pixels, Scripted, actions_for, collect, expected, same
 from understudy.envs import EpisodeSeeds, ProcessEnvs, SerialEnvs
 from understudy.types import EnvironmentError
 

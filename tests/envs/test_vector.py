@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from scripted import Scripted, collect, expected, same
 
+from tests.envs.scripted import Scripted, collect, expected, same
 from understudy.envs import EpisodeSeeds
 from understudy.envs.vector import UserVectorEnvs
 from understudy.types import EnvironmentError

@@ -6,8 +6,8 @@ from typing import NamedTuple, final
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
-from walking import BOUNDS, END, LENGTH
 
+from tests.envs.walking import BOUNDS, END, LENGTH
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import Descriptor
 from understudy.types import ArraySpec, Continuous, Spec

@@ -5,7 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from policy_cases import (
+from scipy.stats import ks_2samp
+
+import understudy as us
+from tests.export.policy_cases import (
     CHOICE,
     EVERY,
     LOPSIDED,
@@ -18,9 +21,6 @@ from policy_cases import (
     make,
     observations,
 )
-from scipy.stats import ks_2samp
-
-import understudy as us
 from understudy.export.describe import describe
 from understudy.networks import MLP, Critics, Networks
 from understudy.runner import Player, load

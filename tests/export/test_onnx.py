@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from policy_cases import EVERY, REMEMBERING, assert_agree, case
 
+from tests.export.policy_cases import EVERY, REMEMBERING, assert_agree, case
 from understudy.export.onnx import IR_VERSION, OPSET, export_onnx
 from understudy.runner import Node
 from understudy.types import ConfigError

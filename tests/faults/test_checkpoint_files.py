@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_cases import LEARNER, assert_holds, names, save
 
+from tests.faults.checkpoint_cases import LEARNER, assert_holds, names, save
 from understudy.errors import CheckpointError
 from understudy.runs import checkpoint
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_helpers import cases
 
 import understudy as us
+from tests.distributed import cluster_cases as cases
 from understudy.distributed import connect as connecting
 from understudy.distributed import supervisor
 from understudy.errors import ClusterError, ConfigError, UnderstudyError
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.ray
 STEPS = 200
 DASHBOARDS = range(8265, 8316)  # the ports that Ray tries for one
 DRIVER = """
-import sys
-sys.path.insert(0, {here!r})
-from cluster_cases import processes_of, sac
+from tests.distributed.cluster_cases import processes_of, sac
 import understudy as us
 
 def tell(facts):
@@ -194,7 +192,7 @@ def test_collectors_that_all_fall_silent(ray, tmp_path):
 @pytest.mark.fault(41, "the driver is killed: its collectors end, and the run goes on exactly")
 @pytest.mark.fault(45, "the dashboard of a Ray that is started here is not to be seen outside")
 def test_the_driver_is_killed_and_the_run_goes_on(ray, tmp_path):
-    script = DRIVER.format(here=str(cases.HERE), run=str(tmp_path / "run"))
+    script = DRIVER.format(run=str(tmp_path / "run"))
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     collectors = []

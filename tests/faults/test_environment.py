@@ -7,8 +7,8 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from fault_env import LENGTH, FaultEnv, factories
 
+from tests.faults.fault_env import LENGTH, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs
 from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, Ledger
 from understudy.types import ConfigError, EnvironmentError

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fault_env import FaultEnv
 
+from tests.faults.fault_env import FaultEnv
 from understudy.buffers import ReplayBuffer, RolloutBuffer
 from understudy.envs import EpisodeSeeds, SerialEnvs
 from understudy.ops.returns import gae

@@ -8,8 +8,8 @@ from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import pytest
-from fault_env import LENGTH, UNTIL, FaultEnv, factories
 
+from tests.faults.fault_env import LENGTH, UNTIL, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs
 from understudy.envs import fault_guard as guard
 from understudy.types import EnvironmentError

@@ -8,9 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile_cases import GOOD, OWN, PAYLOAD, all_places, forge, forget, policy, sign, train
 
 import understudy as us
+from tests.faults.hostile_cases import (
+    GOOD,
+    OWN,
+    PAYLOAD,
+    all_places,
+    forge,
+    forget,
+    policy,
+    sign,
+    train,
+)
 from understudy import runner
 from understudy.cli import main
 from understudy.errors import CheckpointError, ConfigError

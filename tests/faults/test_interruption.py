@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from resume_cases import QUICK, Walk, assert_same_to_the_bit, make
 
 import understudy as us
+from tests.faults.resume_cases import QUICK, Walk, assert_same_to_the_bit, make
 from understudy.runs.signals import Interrupted, Interruption
 
 pytestmark = pytest.mark.agents

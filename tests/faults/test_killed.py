@@ -6,17 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from resume_cases import STEADY, assert_same_to_the_bit, make
 
 import understudy as us
+from tests.faults.resume_cases import STEADY, assert_same_to_the_bit, make
 
 pytestmark = pytest.mark.processes
 
-HERE = Path(__file__).parent
 VICTIM = """
-import os, sys
-sys.path.insert(0, {here!r})
-from resume_cases import STEADY, make
+import os
+from tests.faults.resume_cases import STEADY, make
 
 def kill(facts):
     if facts["time/total_steps"] >= {at}:
@@ -43,7 +41,7 @@ LONG_CASES = [
 def kill_and_go_on(tmp_path, kind, env, seeds, number):
     run = tmp_path / "run"
     script = VICTIM.format(
-        here=str(HERE), at=150, number=int(number), kind=kind, env=env, seeds=seeds, run=str(run)
+        at=150, number=int(number), kind=kind, env=env, seeds=seeds, run=str(run)
     )
     victim = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert victim.returncode in (-number, 128 + number), victim.stderr
@@ -83,7 +81,7 @@ def test_others_go_on_as_well(tmp_path, kind, env, seeds, number):
 @pytest.mark.fault(37, "workers of a killed run end with it")
 def test_workers_do_not_outlive_a_killed_run(tmp_path):
     script = (
-        f"import sys, os, signal; sys.path.insert(0, {str(HERE)!r})\n"
+        "import os, signal\n"
         "from understudy.envs.make import resolve\n"
         "from understudy.envs.seeds import EpisodeSeeds\n"
         "envs = resolve('Pendulum-v1', 2).make_host(2, EpisodeSeeds(0, 2), workers=2)\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from hostile_cases import SMALL, train
 from rich.console import Console
 
 import understudy as us
+from tests.faults.hostile_cases import SMALL, train
 from understudy import runner
 from understudy.cli import main
 from understudy.errors import ConfigError

@@ -5,12 +5,12 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from qd_cases import SIZE, bits, config, plan
-from walking import Walk
-from walking import place as host_place
-from walking_native import NativeWalk, place
 
 import understudy as us
+from tests.envs.walking import Walk
+from tests.envs.walking import place as host_place
+from tests.envs.walking_native import NativeWalk, place
+from tests.qd.qd_cases import SIZE, bits, config, plan
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds

@@ -4,11 +4,11 @@ import hashlib
 import json
 
 import pytest
-from hostile_cases import GOOD, policy, train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import understudy as us
+from tests.faults.hostile_cases import GOOD, policy, train
 from understudy import runner
 from understudy.agent.manifest import parse
 from understudy.errors import CheckpointError

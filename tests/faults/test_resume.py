@@ -1,9 +1,9 @@
 """Fault 30: a run that was stopped and resumed is the run that was never stopped, to the bit."""
 
 import pytest
-from resume_cases import Walk, compare
 
 import understudy as us
+from tests.faults.resume_cases import Walk, compare
 
 pytestmark = pytest.mark.agents
 

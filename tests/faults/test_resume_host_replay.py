@@ -1,8 +1,9 @@
 """Fault 30 where replay is on the host or on disk."""
 
 import pytest
-from resume_cases import Walk, compare
-from seeing_cases import Picture
+
+from tests.faults.resume_cases import Walk, compare
+from tests.faults.seeing_cases import Picture
 
 pytestmark = pytest.mark.agents
 

@@ -2,8 +2,9 @@
 was stopped in the middle of an episode is the run that was never stopped, to the bit."""
 
 import pytest
-from resume_cases import compare
-from seeing_cases import Both, Picture, Switches
+
+from tests.faults.resume_cases import compare
+from tests.faults.seeing_cases import Both, Picture, Switches
 
 pytestmark = pytest.mark.agents
 

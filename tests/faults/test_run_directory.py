@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from resume_cases import QUICK, make
 
 import understudy as us
+from tests.faults.resume_cases import QUICK, make
 from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
 from understudy.training.evaluation import Evaluation, EvaluationPlan

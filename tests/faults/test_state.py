@@ -3,9 +3,9 @@
 import hashlib
 
 import pytest
-from resume_cases import CONFIGS, QUICK, arrays_of, make
 
 import understudy as us
+from tests.faults.resume_cases import CONFIGS, QUICK, arrays_of, make
 from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents

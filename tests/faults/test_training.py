@@ -3,15 +3,14 @@
 import multiprocessing
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from resume_cases import CONFIGS, STEADY, make
 
 import understudy as us
+from tests.faults.resume_cases import CONFIGS, STEADY, make
 from understudy.reports.report import report
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import read_csv
@@ -21,8 +20,7 @@ pytestmark = pytest.mark.agents
 
 ENV = "jax:Pendulum-v1"
 SCRIPT = """
-import sys; sys.path.insert(0, {here!r})
-from resume_cases import QUICK, make
+from tests.faults.resume_cases import QUICK, make
 print(make("A2C", "CartPole-v1").train(60, run=QUICK, progress=False).steps)
 """
 
@@ -118,10 +116,9 @@ def test_a_callback_that_raises(tmp_path):
 def test_in_a_process_of_another(method):
     """Forked before JAX has started, as every library that uses threads asks for."""
     assert method in multiprocessing.get_all_start_methods()
-    inner = SCRIPT.format(here=str(Path(__file__).parent))
     outer = (
         "import multiprocessing\n"
-        f"inner = {inner!r}\n"
+        f"inner = {SCRIPT!r}\n"
         "if __name__ == '__main__':\n"
         f"    child = multiprocessing.get_context({method!r}).Process(target=exec, args=(inner,))\n"
         "    child.start(); child.join(); raise SystemExit(child.exitcode)\n"
@@ -134,9 +131,7 @@ def test_in_a_process_of_another(method):
 @pytest.mark.processes
 @pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output that is no file")
 def test_in_a_notebook():
-    inner = SCRIPT.format(here=str(Path(__file__).parent)).replace(
-        "progress=False", "progress=True"
-    )
+    inner = SCRIPT.replace("progress=False", "progress=True")
     outer = (
         "import asyncio, io, sys\n"
         "class Cell(io.StringIO):\n    def fileno(self): raise io.UnsupportedOperation\n"

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from resume_cases import REPLAY
-from seeing_cases import Both, Picture
 
 import understudy as us
+from tests.faults.resume_cases import REPLAY
+from tests.faults.seeing_cases import Both, Picture
 from understudy.runs import checkpoint
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 

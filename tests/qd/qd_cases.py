@@ -2,8 +2,8 @@
 
 import jax
 import numpy as np
-from walking_native import SPEC, place
 
+from tests.envs.walking_native import SPEC, place
 from understudy.algorithms.td3 import TD3
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.map_elites import Plan

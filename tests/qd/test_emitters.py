@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from qd_cases import SIZE, bits, flat, plan
-from walking_native import SPEC
 
+from tests.envs.walking_native import SPEC
+from tests.qd.qd_cases import SIZE, bits, flat, plan
 from understudy.qd import repertoire as qd
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
 from understudy.qd.emitters.iso_line import vary

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from qd_cases import SIZE, bits, plan
-from walking import LENGTH
-from walking_native import NativeWalk, place
 
+from tests.envs.walking import LENGTH
+from tests.envs.walking_native import NativeWalk, place
+from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.qd import repertoire as qd
 from understudy.qd.map_elites import Again, Generations

@@ -5,11 +5,11 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from qd_cases import SIZE, bits, plan
-from walking import LENGTH, Walk, place
-from walking_native import NativeWalk
-from walking_native import place as native_place
 
+from tests.envs.walking import LENGTH, Walk, place
+from tests.envs.walking_native import NativeWalk
+from tests.envs.walking_native import place as native_place
+from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds

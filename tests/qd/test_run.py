@@ -5,11 +5,11 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from qd_cases import SIZE, bits, config
-from walking import Walk, place
-from walking_native import NativeWalk
 
 import understudy as us
+from tests.envs.walking import Walk, place
+from tests.envs.walking_native import NativeWalk
+from tests.qd.qd_cases import SIZE, bits, config
 from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import read_csv

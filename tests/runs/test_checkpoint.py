@@ -3,16 +3,11 @@
 import os
 import pickle
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
-
-from checkpoint_cases import LEARNER, arrays, assert_holds, assert_same, names, save
-
+from tests.faults.checkpoint_cases import LEARNER, arrays, assert_holds, assert_same, names, save
 from understudy.errors import CheckpointError
 from understudy.runs import checkpoint
 

@@ -6,9 +6,9 @@ import pickle
 
 import numpy as np
 import pytest
-from policy_cases import KINDS, case, observations
 from safetensors.numpy import save as format_safetensors
 
+from tests.export.policy_cases import KINDS, case, observations
 from understudy import runner
 from understudy.runner import FORMAT, METADATA, NO_CHECKSUM, Player, checksum_of
 from understudy.runs.policy_file import read_policy, save_policy

@@ -1,12 +1,6 @@
-"""Small trainers, and helpers that belong to the tests of other rooms."""
-
-import sys
-from pathlib import Path
+"""Small trainers."""
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "envs"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))
 
 from understudy.algorithms import find
 from understudy.envs.make import resolve

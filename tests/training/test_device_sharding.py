@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.training import sharding_host
 from understudy.errors import ConfigError
 from understudy.training import devices
 
@@ -30,7 +31,7 @@ def test_eight_devices(chosen):
     stays in this process group: what ends the test run from a terminal ends it as well."""
     cases = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen]
     done = subprocess.run(
-        [*cases, str(HERE / "spread_cases.py")],
+        [*cases, str(HERE / "sharding_cases.py")],
         env=environment(8),
         cwd=HERE.parent.parent,
         capture_output=True,
@@ -48,16 +49,13 @@ def free_port():
 @pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_learn_what_one_does(tmp_path):
-    sys.path.insert(0, str(HERE))
-    from spread_host import results
-
     files, port = [tmp_path / f"{index}.npz" for index in range(2)], str(free_port())
-    script = [sys.executable, str(HERE / "spread_host.py")]
+    script = [sys.executable, str(HERE / "sharding_host.py")]
     hosts = [
         subprocess.Popen([*script, str(index), port, str(file)], env=environment(2))
         for index, file in enumerate(files)
     ]
-    alone = list(results(1))
+    alone = list(sharding_host.results(1))
     assert [host.wait(300) for host in hosts] == [0, 0]
     for file in files:
         with np.load(file) as together:

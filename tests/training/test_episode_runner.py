@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from walking import LENGTH, Walk, by_hand
-from walking import place as host_place
-from walking_native import SPEC, NativeWalk, place
 
+from tests.envs.walking import LENGTH, Walk, by_hand
+from tests.envs.walking import place as host_place
+from tests.envs.walking_native import SPEC, NativeWalk, place
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
 from understudy.buffers import ReplayBuffer

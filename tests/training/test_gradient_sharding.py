@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shared_updates import (
+
+from tests.distributed.shared_updates import (
     close,
     in_one_process,
     make_experience,
     make_learner,
     make_setting,
 )
-
 from understudy.buffers import sum_tree
 from understudy.training.gradient_sharding import Shares, check_shares, share, still_drawable
 from understudy.training.seed_axis import over_seeds

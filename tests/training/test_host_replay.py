@@ -9,9 +9,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from scripted import Scripted
 
 import understudy as us
+from tests.envs.scripted import Scripted
 from understudy import state_dict
 from understudy.algorithms import find
 from understudy.buffers import HostReplayBuffer, ReplayBuffer, host_replay

@@ -5,8 +5,8 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from scripted import HIGH, LOW, SCRIPT, Scripted
 
+from tests.envs.scripted import HIGH, LOW, SCRIPT, Scripted
 from understudy.training import loop
 from understudy.training.learner import Call
 from understudy.training.state_packing import Leaves, Vectors

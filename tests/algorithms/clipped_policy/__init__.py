@@ -5,8 +5,8 @@ acting has stored.
 """
 
 import understudy as us
-from clipped_policy.clipped_policy import ClippedPolicy
-from clipped_policy.config import ClippedPolicyConfig
+from tests.algorithms.clipped_policy.clipped_policy import ClippedPolicy
+from tests.algorithms.clipped_policy.config import ClippedPolicyConfig
 
 
 class ClippedAgent(us.Agent):

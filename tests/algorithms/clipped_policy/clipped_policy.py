@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 
-from clipped_policy import losses
-from clipped_policy.config import ClippedPolicyConfig
+from tests.algorithms.clipped_policy import losses
+from tests.algorithms.clipped_policy.config import ClippedPolicyConfig
 from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.optim import Gradients, Optimizers

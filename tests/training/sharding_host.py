@@ -1,15 +1,11 @@
-"""One of several processes that train one learner: INDEX PORT FILE."""
+"""Train one learner by several processes. This is one of them: INDEX PORT FILE."""
 
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from spread_cases import REPLAY, learned, trainer_of
-
+from tests.training.sharding_cases import REPLAY, learned, trainer_of
 from understudy.training.devices import join_hosts
 
 RUNS = [

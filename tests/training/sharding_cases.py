@@ -1,4 +1,4 @@
-"""Cases for a process with eight devices: `test_spreading.py` runs them in one.
+"""Cases for a process with eight devices: `test_device_sharding.py` runs them in one.
 
 The default run covers how rows are divided, rollouts of the device loop, and where native members
 lie.

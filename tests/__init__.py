@@ -1,0 +1,1 @@
+"""The tests. Folders mirror `src/understudy/`; helpers are imported as `tests.…`."""
