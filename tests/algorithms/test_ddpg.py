@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
 
 from tests.algorithms import by_hand
 from tests.algorithms.algorithm_cases import (
@@ -27,6 +26,7 @@ from tests.algorithms.algorithm_cases import (
     same,
     shards_of,
 )
+from tests.algorithms.test_losses_by_hand import BATCH, CRITICS, TARGET, Fixed
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddpg import DDPG, DDPGConfig, losses
 from understudy.algorithms.gradients import mean_of_shards

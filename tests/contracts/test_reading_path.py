@@ -1,29 +1,20 @@
 """The reading path of SAC that docs/design.md lists is what a training calls, and it is short."""
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 import understudy as us
+from tests.contracts.sources import code_lines
 from understudy.training.program_cache import forget_programs
 
 SOURCE = Path(us.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design.md"
 MOST_LINES, MOST_FILES = 1_000, 11
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
 
 
 def listed() -> tuple[list[str], list[str]]:
@@ -72,36 +63,20 @@ def functions(source: str) -> list[tuple[range, range]]:
     return found
 
 
-def code_lines(source: str) -> set[int]:
-    """The lines that hold code: no blanks, comments or docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
-            continue
-        if isinstance(node.value.value, str):
-            assert node.end_lineno is not None
-            lines.difference_update(range(node.lineno, node.end_lineno + 1))
-    return lines
-
-
 def lines_to_read(source: str, called: set[int]) -> int:
     """Without functions that were not called, and in which no function was."""
-    lines = code_lines(source)
+    lines = set(code_lines(source))
     for _, body in functions(source):
         if not any(called & set(begin) for begin, own in functions(source) if own[0] in body):
             lines.difference_update(body)
     return len(lines)
 
 
-def test_code_is_counted():
+def test_lines_to_read_are_counted():
     source = (
         '"""Words."""\n\ndef used(x):  # a comment\n    """More."""\n    return x\n'
         "\n\n@mark\ndef unused():\n    pass\n\ndef outer():\n    def inner(): ...\n"
     )
-    assert len(code_lines(source)) == 7
     assert lines_to_read(source, {3, 13}) == 4
     assert lines_to_read(source, set()) == 0
 

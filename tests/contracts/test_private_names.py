@@ -1,0 +1,137 @@
+"""No module uses the private names (`_name`) of another one, in `src/` and in `tests/`.
+
+A name counts as a module's own if the module defines it anywhere: as a function, a class, a
+variable, an argument or an attribute. KNOWN_LINES lists the uses that are left. It may only
+become shorter: an entry that is no longer needed fails.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from tests.contracts.sources import SOURCES, TESTS, name_of, read
+
+# Public in spite of their spelling: those of named tuples, and of the standard library.
+PUBLIC = {"_replace", "_fields", "_asdict", "_make", "_exit", "_getframe"}
+BY_NAME = {"getattr", "setattr", "delattr", "hasattr"}  # also methods: monkeypatch.setattr
+
+# A file, and the names that it uses.
+KNOWN_LINES = """
+src/understudy/agent/illumination.py _refuse_empty _take
+src/understudy/cli/__init__.py _run_exitfuncs
+src/understudy/cli/parsing.py _option_string_actions
+src/understudy/distributed/loop.py _start _wide_setting
+src/understudy/envs/brax.py _envs _install _nearest
+src/understudy/envs/make.py _max_episode_steps
+src/understudy/envs/serial.py _chosen
+src/understudy/envs/subprocesses.py _chosen
+src/understudy/export/describe.py _round_down _round_up
+src/understudy/training/device_loop.py _sharding _start
+src/understudy/training/loop.py _start
+tests/agent/test_evaluation.py _evaluating _evaluators
+tests/agent/test_seeing.py _state
+tests/agent/test_settings.py _state
+tests/algorithms/test_a2c_runs.py _trainer
+tests/algorithms/test_ddqn.py _policy
+tests/algorithms/test_own_algorithm.py _ensure_trainer
+tests/algorithms/test_presets.py _trainer
+tests/cli/test_doctor.py _size
+tests/contracts/test_reading_path.py _ensure_trainer
+tests/distributed/cluster_cases.py _ensure_trainer _pool
+tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ray
+tests/distributed/test_loop.py _arrived _ensure_trainer _learn _policy _ray
+tests/distributed/test_nodes.py _private
+tests/distributed/test_population_runner.py _ensure_illuminator
+tests/distributed/test_replay_shards.py _ensure_trainer _workers
+tests/envs/test_atari.py _rows _settings
+tests/envs/test_brax.py _env _quietly
+tests/envs/test_mujoco_descriptors.py _tables
+tests/envs/test_native.py _elapsed_steps
+tests/envs/test_serial.py _rows
+tests/envs/test_subprocesses.py _group
+tests/faults/hostile_cases.py _digest
+tests/faults/test_best.py _evaluating _evaluators _play
+tests/faults/test_checkpoint_files.py _digest
+tests/faults/test_cluster.py _arrived _ensure_trainer _give_orders _pool _take_in _workers
+tests/faults/test_environment_contract.py _kept
+tests/faults/test_environment_workers.py _group _log
+tests/faults/test_hostile_files.py _Ids
+tests/faults/test_interruption.py _play
+tests/faults/test_plain_mistakes.py _ensure_trainer _live _trainer
+tests/faults/test_quality_diversity.py _ensure_illuminator
+tests/faults/test_random_changes.py _digest _read_arrays
+tests/faults/test_run_directory.py _evaluating _evaluators
+tests/faults/test_training.py _ensure_trainer _evaluating
+tests/qd/test_emitters.py _critic_steps _td3
+tests/qd/test_run.py _draw _ensure_illuminator
+tests/reports/test_few_seeds.py _curves _returns
+tests/sweep/test_ray_tune.py _reason
+tests/sweep/test_vectorized.py _schedules
+tests/test_runner.py _state
+tests/training/sharding_cases.py _general _moved _plan _world
+tests/training/test_device_loop.py _steady _world
+tests/training/test_hyper_schedules.py _cache_size _general _steady
+tests/training/test_loop.py _cache_size _index
+tests/training/test_update_schedule.py _origin
+tests/training/test_updates.py _steady _world
+"""
+KNOWN = {
+    file: set(names) for file, *names in (line.split() for line in KNOWN_LINES.strip().splitlines())
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC and name != "_"
+
+
+def used_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the private names that are imported, read from an object or named in a string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from [alias.name for alias in node.names]
+            yield from (node.module or "").split(".")
+        elif isinstance(node, ast.Import):
+            yield from [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Call):
+            function = node.func
+            called = getattr(function, "id", getattr(function, "attr", ""))
+            for argument in node.args[:2] if called in BY_NAME else ():
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument.value.rpartition(".")[2]
+
+
+def own_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from [node.attr] if ast.unparse(node.value) in ("self", "cls") else []
+
+
+def foreign_names(source: str) -> set[str]:
+    tree = ast.parse(source)
+    return set(filter(is_private, used_names(tree))) - set(own_names(tree))
+
+
+def test_uses_are_found():
+    source = (
+        "from m import _imported\nimport m._module\nx._read\nsetattr(x, '_by_name', 1)\n"
+        "patch.setattr('m._patched', 1)\nx._replace(a=1)\nx.__dict__\n"
+        "class A:\n    _field: int\n    def f(self):\n        self._own = 1\n"
+        "def g(x):\n    return x._own, x._field\n"
+    )
+    assert foreign_names(source) == {"_imported", "_module", "_read", "_by_name", "_patched"}
+
+
+def test_private_names_stay_in_their_module():
+    found = {name_of(path): foreign_names(read(path)) for path in [*SOURCES, *TESTS]}
+    new = {name: sorted(used - KNOWN.get(name, set())) for name, used in found.items()}
+    assert {name: used for name, used in new.items() if used} == {}
+    gone = {name: sorted(known - found.get(name, set())) for name, known in KNOWN.items()}
+    assert {name: used for name, used in gone.items() if used} == {}, "remove them from KNOWN_LINES"
