@@ -40,6 +40,7 @@ MARKERS = {
 MOST_STEPS = 600  # enough for a few updates with the presets of Pendulum-v1
 MOST_EVALUATIONS = 128
 MOST_EXAMPLE_LINES = 40
+MOST_README_WORDS = 750  # without code and tables
 
 
 def name_of(path: Path) -> str:
@@ -166,11 +167,43 @@ def test_no_page_names_a_machine(path):
     assert found is None, found
 
 
+def heading_links(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
 @pytest.mark.parametrize("path", [p for p in PAGES if p.suffix == ".md"], ids=name_of)
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
         if "://" not in target:
-            assert (path.parent / target).exists(), target
+            file, _, heading = target.partition("#")
+            page = path.parent / file if file else path
+            assert page.exists(), target
+            assert not heading or heading in heading_links(page), target
+
+
+def excerpts(page: Path) -> list[tuple[str, str]]:
+    """(file, code) of the blocks that a page quotes from a file of the repository."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md"])
+def test_excerpts_are_those_of_the_file(page):
+    """But for white space, because the formatter also formats the blocks of a page."""
+    found = excerpts(REPOSITORY / page)
+    assert found
+    for file, code in found:
+        source = (REPOSITORY / file).read_text(encoding="utf-8")
+        assert "".join(code.split()) in "".join(source.split()), f"{file}: {code}"
+
+
+def test_the_readme_is_short():
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```$|^\|[^\n]*$|\]\([^)]*\)", "", text, flags=re.M | re.S)
+    assert len(text.split()) <= MOST_README_WORDS
 
 
 if __name__ == "__main__":

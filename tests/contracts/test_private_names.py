@@ -28,20 +28,13 @@ src/understudy/export/describe.py _round_down _round_up
 src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
 tests/agent/test_evaluation.py _evaluating _evaluators
-tests/agent/test_seeing.py _state
-tests/agent/test_settings.py _state
-tests/algorithms/test_a2c_runs.py _trainer
 tests/algorithms/test_ddqn.py _policy
-tests/algorithms/test_own_algorithm.py _ensure_trainer
-tests/algorithms/test_presets.py _trainer
 tests/cli/test_doctor.py _size
-tests/contracts/test_reading_path.py _ensure_trainer
-tests/distributed/cluster_cases.py _ensure_trainer _pool
+tests/distributed/cluster_cases.py _pool
 tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ray
-tests/distributed/test_loop.py _arrived _ensure_trainer _learn _policy _ray
+tests/distributed/test_loop.py _arrived _learn _policy _ray
 tests/distributed/test_nodes.py _private
-tests/distributed/test_population_runner.py _ensure_illuminator
-tests/distributed/test_replay_shards.py _ensure_trainer _workers
+tests/distributed/test_replay_shards.py _workers
 tests/envs/test_atari.py _rows _settings
 tests/envs/test_brax.py _env _quietly
 tests/envs/test_mujoco_descriptors.py _tables
@@ -51,22 +44,20 @@ tests/envs/test_subprocesses.py _group
 tests/faults/hostile_cases.py _digest
 tests/faults/test_best.py _evaluating _evaluators _play
 tests/faults/test_checkpoint_files.py _digest
-tests/faults/test_cluster.py _arrived _ensure_trainer _give_orders _pool _take_in _workers
+tests/faults/test_cluster.py _arrived _give_orders _pool _take_in _workers
 tests/faults/test_environment_contract.py _kept
 tests/faults/test_environment_workers.py _group _log
 tests/faults/test_hostile_files.py _Ids
 tests/faults/test_interruption.py _play
-tests/faults/test_plain_mistakes.py _ensure_trainer _live _trainer
-tests/faults/test_quality_diversity.py _ensure_illuminator
+tests/faults/test_plain_mistakes.py _live
 tests/faults/test_random_changes.py _digest _read_arrays
 tests/faults/test_run_directory.py _evaluating _evaluators
-tests/faults/test_training.py _ensure_trainer _evaluating
+tests/faults/test_training.py _evaluating
 tests/qd/test_emitters.py _critic_steps _td3
-tests/qd/test_run.py _draw _ensure_illuminator
+tests/qd/test_run.py _draw
 tests/reports/test_few_seeds.py _curves _returns
 tests/sweep/test_ray_tune.py _reason
 tests/sweep/test_vectorized.py _schedules
-tests/test_runner.py _state
 tests/training/sharding_cases.py _general _moved _plan _world
 tests/training/test_device_loop.py _steady _world
 tests/training/test_hyper_schedules.py _cache_size _general _steady
