@@ -12,7 +12,7 @@ from tests.envs.scripted import SCRIPT, Faulty, Scripted, actions_for, reward_of
 from tests.envs.sensing import Sensing
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, resolve
 from understudy.envs.descriptors import Descriptor, find_descriptor
-from understudy.envs.fault_guard import STANDARD
+from understudy.envs.fault_guard import DEFAULT_GUARD
 from understudy.errors import ConfigError, EnvironmentError
 
 ROWS, STEPS = 3, 12
@@ -38,7 +38,7 @@ def describe(of):
 def build():
     made = []
 
-    def build(kind, factories, descriptor=None, guard=STANDARD):
+    def build(kind, factories, descriptor=None, guard=DEFAULT_GUARD):
         if kind == "serial":
             made.append(SerialEnvs(factories, SEEDS, guard=guard, descriptor=descriptor))
         else:

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from tests.envs.scripted import Scripted
 from tests.envs.sensing import BODY, CHOICE, EYES, LENGTH, Sensing, by_hand
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs, UserVectorEnvs, check
-from understudy.envs.fault_guard import STANDARD
+from understudy.envs.fault_guard import DEFAULT_GUARD
 from understudy.types import Discrete, EnvironmentError, Joint
 
 ROWS, STEPS = 3, 9
@@ -25,11 +25,11 @@ def no_orphans():
     assert not multiprocessing.active_children()
 
 
-def serial(factories, guard=STANDARD):
+def serial(factories, guard=DEFAULT_GUARD):
     return SerialEnvs(factories, SEEDS, guard=guard)
 
 
-def processes(factories, guard=STANDARD):
+def processes(factories, guard=DEFAULT_GUARD):
     return ProcessEnvs(factories, SEEDS, 2, guard)
 
 
@@ -193,7 +193,7 @@ def test_two_faults_in_one_step_do_not_mix():
 def test_several_choices_made_as_one(make):
     several, one = make([Sensing] * ROWS), make([Sensing] * ROWS)
     own = one.spec.action
-    one.speak(Joint.over(own))
+    one.set_action_space(Joint.over(own))
     assert one.spec.action == Joint.over(own) and one.spec.action.n == 6
     assert bits(several.reset()) == bits(one.reset())
     for action in ACTIONS:
@@ -206,10 +206,10 @@ def test_several_choices_made_as_one(make):
         episodes = np.arange(ROWS)
         back = one.replay(episodes, [actions @ [2, 1] for actions in past])
         assert bits(several.replay(episodes, past)) == bits(back)
-    one.speak(own)
+    one.set_action_space(own)
     assert one.spec == several.spec and one.step(ACTIONS[0]).reward.shape == (ROWS,)
     with pytest.raises(EnvironmentError, match="environments take MultiDiscrete"):
-        one.speak(Discrete(6))
+        one.set_action_space(Discrete(6))
     several.close()
     one.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.fault_env import LENGTH, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs
-from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, Ledger
+from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, FaultCounter
 from understudy.types import ConfigError, EnvironmentError
 
 ROWS, STEPS = 3, 12
@@ -109,14 +109,14 @@ def test_an_environment_that_keeps_failing_ends_the_run(make, kind):
 
 
 def test_old_failures_are_forgotten():
-    ledger = Ledger(Guard(most_rebuilds=1))
+    counter = FaultCounter(Guard(most_rebuilds=1))
     faults = [Fault(REBUILT, f"failure {number}") for number in range(4)]
-    ledger.take(faults[:1])
-    ledger.episodes += 1_000
-    ledger.take(faults[1:2])
-    ledger.episodes += 999
+    counter.record(faults[:1])
+    counter.episodes += 1_000
+    counter.record(faults[1:2])
+    counter.episodes += 999
     with pytest.raises(EnvironmentError, match=r"2 times within(.|\n)*failure 1"):
-        ledger.take(faults[2:3])
+        counter.record(faults[2:3])
 
 
 @pytest.mark.fault(1, "a user's own instance is reset, not rebuilt nor closed")

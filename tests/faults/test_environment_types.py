@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.envs.fault_guard import STANDARD
+from understudy.envs.fault_guard import DEFAULT_GUARD
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 
@@ -39,7 +39,7 @@ class Answers(gym.Env):
 
 
 def step_of(**answers):
-    envs = SerialEnvs([lambda: Answers(**answers)], EpisodeSeeds(0, 1), True, STANDARD)
+    envs = SerialEnvs([lambda: Answers(**answers)], EpisodeSeeds(0, 1), True, DEFAULT_GUARD)
     envs.reset()
     return envs.step(np.zeros((1, 1), np.float32))
 

@@ -21,7 +21,7 @@ from understudy.algorithms.config import whole_number
 from understudy.algorithms.spec_check import adapt_spec
 from understudy.distributed.config import Cluster
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.names import name_of_class
 from understudy.export.describe import describe
@@ -61,7 +61,7 @@ class Agent:
         networks: Networks | None = None,
         loss_addons: tuple[LossAddon, ...] = (),
         env_workers: int = 0,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
     ):

@@ -27,7 +27,7 @@ from understudy.distributed.population_runner import RemotePopulationRunner
 from understudy.distributed.population_runner import check as check_cluster
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
-from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
@@ -72,7 +72,7 @@ class Illumination:
         descriptor: str | Descriptor | None = None,
         seed: int = 0,
         env_workers: int = 0,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
     ):

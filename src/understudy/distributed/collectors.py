@@ -102,7 +102,7 @@ def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
     )
     rows = setting.num_seeds * setting.num_envs
     envs = recipe.source.make_host(rows, seeds, guard=recipe.guard)
-    envs.speak(setting.spec.action)
+    envs.set_action_space(setting.spec.action)
     algorithm = setting.algorithm
     keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
     shapes = jax.eval_shape(

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.spaces import Border
+from understudy.envs.spaces import ActionMap
 from understudy.types import Action, EnvironmentError, Joint, Key, Spec
 
 
@@ -52,16 +52,16 @@ class HostEnvs(abc.ABC):
     """Whether `step` can leave some environments out."""
     faults: dict[str, int]
     """How often what was survived, since the beginning."""
-    _border: Border
+    _action_map: ActionMap
 
-    def speak(self, action: Action) -> None:
+    def set_action_space(self, action: Action) -> None:
         """Take actions in this form from now on: the environments' own, or a `Joint` of it."""
         own, wanted = (
             form.of if isinstance(form, Joint) else form for form in (self.spec.action, action)
         )
         if own != wanted:
             raise EnvironmentError(f"the environments take {own} as actions, not {action}")
-        self.spec, self._border = Spec(self.spec.observation, action), Border(action)
+        self.spec, self._action_map = Spec(self.spec.observation, action), ActionMap(action)
 
     @property
     @abc.abstractmethod

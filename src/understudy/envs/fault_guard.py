@@ -53,7 +53,7 @@ class Guard:
             raise ConfigError("; ".join(problems))
 
 
-STANDARD = Guard()
+DEFAULT_GUARD = Guard()
 
 
 class Fault(NamedTuple):
@@ -67,7 +67,7 @@ class Fault(NamedTuple):
 
 
 @final
-class Ledger:
+class FaultCounter:
     """Counts and logs what was survived, and says when it is too much."""
 
     def __init__(self, guard: Guard):
@@ -76,7 +76,7 @@ class Ledger:
         self.episodes = 0  # begun so far, in all environments
         self._failures: deque[tuple[int, str]] = deque()  # when and how, of the latest episodes
 
-    def take(self, faults: Iterable[Fault]) -> list[int]:
+    def record(self, faults: Iterable[Fault]) -> list[int]:
         """Enter these; gives the rows whose open episodes were cut."""
         cut: list[int] = []
         for fault in faults:

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from understudy.envs.atari import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.frame_stack_wrapper import make_stacked
 from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
@@ -75,7 +75,7 @@ class EnvSource:
         rows: int,
         seeds: EpisodeSeeds,
         workers: int = 0,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         descriptor: Descriptor | None = None,
     ) -> HostEnvs:
         """`rows` environments (seeds by envs), in this process or in worker processes. The

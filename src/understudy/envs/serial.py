@@ -8,10 +8,10 @@ import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import STANDARD, Guard, Ledger
+from understudy.envs.fault_guard import DEFAULT_GUARD, FaultCounter, Guard
 from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.spaces import Border, spec_of
+from understudy.envs.spaces import ActionMap, spec_of
 from understudy.observing import Packer
 from understudy.types import EnvironmentError
 
@@ -32,7 +32,7 @@ class SerialEnvs(HostEnvs):
         factories: Sequence[Callable[[], gymnasium.Env]],
         seeds: EpisodeSeeds,
         owned: bool = True,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         descriptor: Descriptor | None = None,
     ):
         """`owned=False` leaves the environments open at `close`: they are the user's."""
@@ -49,14 +49,14 @@ class SerialEnvs(HostEnvs):
         for row, env in enumerate(environments):
             require_same(row, spec_of(env.observation_space, env.action_space), self.spec)
         self._rows.expect(Packer.of(self.spec.observation))
-        self._border = Border(self.spec.action)
+        self._action_map = ActionMap(self.spec.action)
         self._shape = (self.num_envs, *self.spec.observation.shape)
         self._dtype = np.dtype(self.spec.observation.dtype)
         self._valid = np.ones(self.num_envs, np.bool_)
         self._valid.flags.writeable = False
         self._described = (self.num_envs, descriptor.size) if descriptor else None
-        self._ledger = Ledger(guard)
-        self.faults = self._ledger.counts
+        self._counter = FaultCounter(guard)
+        self.faults = self._counter.counts
         self._seen = np.zeros(self._shape, self._dtype)  # what was acted on
 
     @property
@@ -86,27 +86,27 @@ class SerialEnvs(HostEnvs):
         else:
             action = self._chosen(action, only)
             following, valid = self._seen.copy(), only.copy()
-        real = self._border.to_real(action)
+        real = self._action_map.to_real(action)
         observation = following
         board = Board(real, reward, terminated, last, following, following, descriptor)
         try:
             ended = self._rows.step(board, only)
             if ended:
-                self._ledger.episodes += len(ended)
+                self._counter.episodes += len(ended)
                 observation = following.copy()
                 for index in ended:
                     self._rows.reset_one(index, observation)
         except RowError as error:
             raise EnvironmentError(str(error)) from error
         if self._rows.faults:
-            cut = self._ledger.take(self._rows.take_faults())
+            cut = self._counter.record(self._rows.take_faults())
             valid = without(cut, valid, self._seen, following)
         self._seen = observation
         return HostStep(reward, terminated, last, following, observation, valid, descriptor)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         observation = np.empty(self._shape, self._dtype)
-        real = [self._border.to_real(np.asarray(past)) for past in actions]
+        real = [self._action_map.to_real(np.asarray(past)) for past in actions]
         try:
             self._rows.replay(np.asarray(episodes), real, observation)
         except RowError as error:
@@ -119,8 +119,8 @@ class SerialEnvs(HostEnvs):
         self._closed = True
 
     def _begun(self, observation: np.ndarray) -> np.ndarray:
-        self._ledger.episodes += self.num_envs
-        self._ledger.take(self._rows.take_faults())
+        self._counter.episodes += self.num_envs
+        self._counter.record(self._rows.take_faults())
         self._seen = observation
         return observation
 

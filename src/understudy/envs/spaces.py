@@ -138,7 +138,7 @@ def _action(space: spaces.Space) -> Action:
     raise EnvironmentError(f"action space {space} is not supported; supported: {_ACTIONS}")
 
 
-def weights(action: MultiDiscrete) -> np.ndarray:
+def place_values(action: MultiDiscrete) -> np.ndarray:
     """What each choice counts in the number of a combination: the last one counts 1."""
     return np.cumprod((1, *action.choices[:0:-1]))[::-1]
 
@@ -146,25 +146,25 @@ def weights(action: MultiDiscrete) -> np.ndarray:
 def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
     """From the library's actions ([M, size] in [-1, 1], or [M] or [M, choices] counted from 0) to
     the environment's ([M, *shape] float32 inside the bounds, or ints). Always a fresh array."""
-    return _border(spec.action).to_real(action)
+    return _action_map(spec.action).to_real(action)
 
 
 def to_normalized(action: np.ndarray, spec: Spec) -> np.ndarray:
     """The inverse of `to_real`. A dimension whose bounds coincide maps to 0."""
-    return _border(spec.action).to_normalized(action)
+    return _action_map(spec.action).to_normalized(action)
 
 
 @final
-class Border:
+class ActionMap:
     """The map of one action space with its constants worked out once (the hot path)."""
 
     def __init__(self, action: Action):
         self._counted = not isinstance(action, Continuous)
-        self._choices = self._weights = None
+        self._choices = self._place_values = None
         if isinstance(action, Joint):
             action = action.of
             self._choices = np.array(action.choices, np.int64)
-            self._weights = weights(action)
+            self._place_values = place_values(action)
         self._row_shape = () if isinstance(action, Discrete) else action.shape
         if isinstance(action, Discrete):
             self._start = np.int64(action.start)
@@ -176,7 +176,7 @@ class Border:
         self._flat = action.shape == (action.size,)
         # Bounds may be float64: rounding them to float32 must never leave the interval.
         # ([1, size]: for one environment NumPy then has nothing to broadcast, at half the cost.)
-        self._low, self._high = _round_up(low)[None], _round_down(high)[None]
+        self._low, self._high = round_up(low)[None], round_down(high)[None]
         # An unbounded Box passes through; its finite bounds, if any, still hold below.
         self._identity = not action.bounded or bool((low == -1).all() and (high == 1).all())
         if action.bounded:
@@ -186,8 +186,8 @@ class Border:
             self._low, self._high = self._low.astype(np.float64), self._high.astype(np.float64)
 
     def to_real(self, action: np.ndarray) -> np.ndarray:
-        if self._weights is not None:
-            action = action.reshape(-1, 1) // self._weights % self._choices
+        if self._place_values is not None:
+            action = action.reshape(-1, 1) // self._place_values % self._choices
         if self._counted:
             return (action.astype(np.int64) + self._start).reshape(len(action), *self._row_shape)
         # A NaN would pass through every comparison below, into the simulator and the replay.
@@ -208,8 +208,8 @@ class Border:
         if self._counted and not self._row_shape:
             return action.reshape(-1).astype(np.int32) - np.int32(self._start)
         flat = action.reshape(len(action), -1)
-        if self._weights is not None:
-            return ((flat - self._start) @ self._weights).astype(np.int32)
+        if self._place_values is not None:
+            return ((flat - self._start) @ self._place_values).astype(np.int32)
         if self._counted:
             return (flat - self._start).astype(np.int32)
         if self._identity:
@@ -219,8 +219,8 @@ class Border:
 
 
 @lru_cache(maxsize=64)
-def _border(action: Action) -> Border:
-    return Border(action)
+def _action_map(action: Action) -> ActionMap:
+    return ActionMap(action)
 
 
 def _not_finite(action: np.ndarray) -> EnvironmentError:
@@ -231,12 +231,12 @@ def _not_finite(action: np.ndarray) -> EnvironmentError:
     )
 
 
-def _round_up(bound: np.ndarray) -> np.ndarray:
+def round_up(bound: np.ndarray) -> np.ndarray:
     """The smallest float32 that is not below `bound`."""
     near = bound.astype(np.float32)
     return np.where(near < bound, np.nextafter(near, np.float32(np.inf)), near)
 
 
-def _round_down(bound: np.ndarray) -> np.ndarray:
+def round_down(bound: np.ndarray) -> np.ndarray:
     """The largest float32 that is not above `bound`."""
-    return -_round_up(-bound)
+    return -round_up(-bound)

@@ -13,11 +13,11 @@ import numpy as np
 from understudy.envs import worker
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import RESTARTED, STANDARD, TRIES, Fault, Guard, Ledger
+from understudy.envs.fault_guard import DEFAULT_GUARD, RESTARTED, TRIES, Fault, FaultCounter, Guard
 from understudy.envs.rows import Board
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same, without
-from understudy.envs.spaces import Border, spec_of
+from understudy.envs.spaces import ActionMap, spec_of
 from understudy.envs.worker_processes import Group, Lost, Waiting
 from understudy.observing import Packer
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
@@ -39,7 +39,7 @@ class ProcessEnvs(HostEnvs):
         factories: Sequence[Callable[[], gymnasium.Env]],
         seeds: EpisodeSeeds,
         num_workers: int | None = None,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         descriptor: Descriptor | None = None,
     ):
         """`num_workers` defaults to one per core, and never exceeds the environments."""
@@ -64,13 +64,13 @@ class ProcessEnvs(HostEnvs):
         except BaseException:
             self.close()
             raise
-        self._border = Border(self.spec.action)
+        self._action_map = ActionMap(self.spec.action)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._clock, self._begun = 0, np.zeros(self.num_envs, np.int64)
         self._valid = np.ones(self.num_envs, np.bool_)
         self._valid.flags.writeable = False
-        self._ledger = Ledger(guard)
-        self.faults = self._ledger.counts
+        self._counter = FaultCounter(guard)
+        self.faults = self._counter.counts
         self._seen = self._board.observation.copy()  # what was acted on
         self._parts = [(slice(0, self.num_envs), range(workers))]  # rows, and their workers
         self._waiting: list[Waiting | None] = [None]  # of each part, within a step
@@ -134,7 +134,7 @@ class ProcessEnvs(HostEnvs):
         return self._read_step(rows, cut, self._valid[rows])
 
     def _write_actions(self, action: np.ndarray, rows: slice) -> None:
-        real, place = self._border.to_real(action), self._open_board().action[rows]
+        real, place = self._action_map.to_real(action), self._open_board().action[rows]
         if real.shape != place.shape:
             raise EnvironmentError(
                 f"expected actions for {len(place)} environments, got {len(real)}"
@@ -154,7 +154,7 @@ class ProcessEnvs(HostEnvs):
         if last.any():
             self._episodes[rows] += last
             self._begun[rows][last] = self._clock
-            self._ledger.episodes += int(last.sum())
+            self._counter.episodes += int(last.sum())
             observation = following.copy()
             observation[last] = board.observation[last]
         if cut:
@@ -165,7 +165,7 @@ class ProcessEnvs(HostEnvs):
         return HostStep(reward, terminated, last, following, observation, valid, descriptor)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
-        real = [self._border.to_real(np.asarray(past)) for past in actions]
+        real = [self._action_map.to_real(np.asarray(past)) for past in actions]
         observation = self._begin(np.asarray(episodes), past=real)
         self._begun -= [len(past) for past in real]
         return observation
@@ -188,7 +188,7 @@ class ProcessEnvs(HostEnvs):
         self._command(commands or comebacks, longest * self._guard.step_timeout, comebacks)
         self._episodes[:] = episodes
         self._begun[:] = self._clock
-        self._ledger.episodes += self.num_envs
+        self._counter.episodes += self.num_envs
         self._seen[...] = board.observation
         return self._seen.copy()
 
@@ -214,7 +214,7 @@ class ProcessEnvs(HostEnvs):
                 if isinstance(news, Lost):
                     cut += self._replace(index, news, timeout, comebacks)
                 else:
-                    cut += self._ledger.take(news)
+                    cut += self._counter.record(news)
         except BaseException:
             self.close()
             raise
@@ -229,9 +229,9 @@ class ProcessEnvs(HostEnvs):
         timeout = max(timeout, self._guard.step_timeout * (span[1] - span[0]))
         cut: list[int] = []
         for _ in range(TRIES):
-            cut += self._ledger.take([self._loss(lost, span)])
+            cut += self._counter.record([self._loss(lost, span)])
             try:
-                cut += self._ledger.take(self._group.replace(index, command, timeout))
+                cut += self._counter.record(self._group.replace(index, command, timeout))
             except Lost as again:
                 lost = again
                 continue

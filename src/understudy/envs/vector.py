@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.envs.fault_guard import CLIPPED, LIMIT, STANDARD, Fault, Ledger
+from understudy.envs.fault_guard import CLIPPED, DEFAULT_GUARD, LIMIT, Fault, FaultCounter
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.spaces import Border, spec_of
+from understudy.envs.spaces import ActionMap, spec_of
 from understudy.observing import Packer, castable, flat
 from understudy.types import EnvironmentError
 
@@ -41,14 +41,14 @@ class UserVectorEnvs(HostEnvs):
         self._mode = _mode(vector_env)
         self.num_envs = int(vector_env.num_envs)
         self.spec = spec_of(vector_env.single_observation_space, vector_env.single_action_space)
-        self._border = Border(self.spec.action)
+        self._action_map = ActionMap(self.spec.action)
         self._packer = Packer.of(self.spec.observation)
         self._dtype = self._packer.dtype
         self._shape = (self.num_envs, *self.spec.observation.shape)
         self._episodes = np.full(self.num_envs, -1, np.int64)
         self._only_resets = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: ended one step ago
-        self._ledger = Ledger(STANDARD)
-        self.faults = self._ledger.counts
+        self._counter = FaultCounter(DEFAULT_GUARD)
+        self.faults = self._counter.counts
 
     @property
     def episodes(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class UserVectorEnvs(HostEnvs):
                 "the rows of a vector environment can only be stepped together: give a callable "
                 "that makes one environment"
             )
-        real = self._border.to_real(action)
+        real = self._action_map.to_real(action)
         try:
             result = self._env.step(real)
         except Exception as error:
@@ -209,7 +209,7 @@ class UserVectorEnvs(HostEnvs):
         if not clipped:
             raise EnvironmentError(f"{problem} ({context})")
         told = f"{problem}, clipped to {LIMIT:g} ({context})"
-        self._ledger.take([Fault(CLIPPED, told, count=int(wrong.sum()))])
+        self._counter.record([Fault(CLIPPED, told, count=int(wrong.sum()))])
         return np.clip(values, -LIMIT, LIMIT)
 
 

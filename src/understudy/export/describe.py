@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from understudy.algorithms.base import Algorithm
-from understudy.envs.spaces import _round_down, _round_up
+from understudy.envs.spaces import round_down, round_up
 from understudy.networks import (
     MLP,
     BoundedGaussianActor,
@@ -317,7 +317,7 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
 
 
 def _border(graph: Graph, x: str, spec: Spec) -> str:
-    """From the library's actions to the environment's, as `envs.spaces.Border` does it."""
+    """From the library's actions to the environment's, as `envs.spaces.ActionMap` does it."""
     action = spec.action
     if isinstance(action, Joint):
         action = action.of
@@ -329,8 +329,8 @@ def _border(graph: Graph, x: str, spec: Spec) -> str:
         if action.bounded and not ((low == -1).all() and (high == 1).all()):
             half = graph.keep("action.half", high / 2 - low / 2)
             x = graph.add("scale", x, half, graph.keep("action.center", low / 2 + high / 2))
-        low = graph.keep("action.low", _round_up(low))
-        x = graph.add("clip", x, low, graph.keep("action.high", _round_down(high)))
+        low = graph.keep("action.low", round_up(low))
+        x = graph.add("clip", x, low, graph.keep("action.high", round_down(high)))
         flat = (action.size,)
     else:
         x = graph.add("add", x, graph.keep("action.starts", np.array(action.starts, np.int64)))

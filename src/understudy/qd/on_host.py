@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from understudy.buffers import Buffer
-from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd.map_elites import Again, Generations, Illuminator, Plan, acting
@@ -35,7 +35,7 @@ class HostIlluminator(Illuminator):
         plan: Plan,
         source: EnvSource,
         workers: int = 0,
-        guard: Guard = STANDARD,
+        guard: Guard = DEFAULT_GUARD,
         open_population_runner: Callable[[EpisodePlan], PopulationRunner] = HostPopulationRunner,
     ):
         self.generations = Generations(plan)

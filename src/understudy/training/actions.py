@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
-from understudy.envs.spaces import weights
+from understudy.envs.spaces import place_values
 from understudy.training.seed_axis import over_seeds
 from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Spec, Tree
 
@@ -28,7 +28,7 @@ def to_real(action: Array, spec: Spec) -> Array:
     are infinite, actions are in its own units, and finite bounds hold."""
     if isinstance(spec.action, Joint):
         own = spec.action.of
-        action = action[:, None] // jnp.array(weights(own)) % jnp.array(own.choices)
+        action = action[:, None] // jnp.array(place_values(own)) % jnp.array(own.choices)
         return to_real(action, Spec(spec.observation, own))
     if isinstance(spec.action, Discrete):
         return action + spec.action.start

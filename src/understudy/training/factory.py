@@ -1,7 +1,7 @@
 """What trains and plays on which environments."""
 
 from understudy.envs.base import NativeEnv
-from understudy.envs.fault_guard import STANDARD, Guard
+from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.frame_stack import stack_frames
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
@@ -30,7 +30,7 @@ def see_stacked(source: Source, frames: int) -> Source:
 
 
 def make_trainer(
-    setting: Setting, source: Source, env_workers: int, guard: Guard = STANDARD
+    setting: Setting, source: Source, env_workers: int, guard: Guard = DEFAULT_GUARD
 ) -> Trainer:
     """The device loop for native environments, the host loop for all others."""
     if isinstance(source, NativeEnv):
@@ -38,7 +38,7 @@ def make_trainer(
     seeds = EpisodeSeeds(setting.seed, setting.num_envs, setting.num_seeds)
     rows = setting.num_seeds * setting.num_envs
     envs = source.make_host(rows, seeds, env_workers, guard)
-    envs.speak(setting.spec.action)
+    envs.set_action_space(setting.spec.action)
     return HostTrainer(setting, envs)
 
 
@@ -50,7 +50,7 @@ def longest_episode(source: Source) -> int:
 
 
 def make_evaluator(
-    setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = STANDARD
+    setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = DEFAULT_GUARD
 ) -> HostEvaluator | NativeEvaluator:
     """What plays episodes of each seed on environments of its own."""
     if isinstance(source, NativeEnv):
@@ -60,5 +60,5 @@ def make_evaluator(
     seeds = EpisodeSeeds(seed, plan.episodes, setting.num_seeds).for_evaluation(stream)
     rows = setting.num_seeds * plan.episodes
     envs = source.make_host(rows, seeds, guard=guard, descriptor=plan.descriptor)
-    envs.speak(setting.spec.action)
+    envs.set_action_space(setting.spec.action)
     return HostEvaluator(setting, envs, plan, source.time_limit is not None)

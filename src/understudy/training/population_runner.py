@@ -87,7 +87,7 @@ class HostPopulationRunner(PopulationRunner):
     def _open(self, seeds: EpisodeSeeds) -> HostEpisodeRunner:
         plan = self._episode_plan
         envs = plan.source.make_host(plan.rows, seeds, plan.workers, plan.guard, plan.descriptor)
-        envs.speak(plan.spec.action)
+        envs.set_action_space(plan.spec.action)
         return HostEpisodeRunner(
             plan.algorithm, envs, (plan.rows, 1), plan.descriptor, plan.episode_length
         )
