@@ -24,7 +24,7 @@ from safetensors.numpy import load as parse_safetensors
 
 from understudy.bounds import check_graph
 from understudy.errors import CheckpointError, EnvironmentError
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 from understudy.reading import read_bytes
 
 FORMAT = 1

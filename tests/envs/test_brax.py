@@ -189,7 +189,7 @@ def test_what_is_seen_and_done():
 def test_positions_are_the_torso_s(hoppers):
     ant = brax("ant", max_steps=250)
     position = ant.descriptors["position"]
-    assert position.over == "last" and position.called == ("x", "y")
+    assert position.over == "last" and position.axis_names == ("x", "y")
     np.testing.assert_allclose([position.low, position.high], [(-30.0, -30.0), (30.0, 30.0)])
     hop = hoppers.env.descriptors["position"]
     state, observation = hoppers.begin(KEYS)

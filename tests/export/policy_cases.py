@@ -16,7 +16,7 @@ from understudy.envs.spaces import to_real
 from understudy.export.describe import describe
 from understudy.networks import Networks, Statistics
 from understudy.networks.encoders import look
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
 
 OBSERVATION = 3

@@ -296,7 +296,7 @@ class Illumination:
                 "low": self.descriptor.low,
                 "high": self.descriptor.high,
                 "over": self.descriptor.over,
-                "names": self.descriptor.called,
+                "names": self.descriptor.axis_names,
             },
             "preset": self.preset,
             "seed": self.seed,

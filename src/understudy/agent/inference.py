@@ -9,7 +9,7 @@ import numpy as np
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import Memory
 from understudy.envs.spaces import to_normalized, to_real
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 from understudy.training.program_cache import shared
 from understudy.types import EnvironmentError, Spec
 

@@ -64,7 +64,7 @@ class Repertoire:
         if wanted.shape != (self.descriptor.size,) or not np.isfinite(wanted).all():
             raise ConfigError(
                 f"a behavior here is {self.descriptor.size} finite numbers "
-                f"({', '.join(self.descriptor.called)}), got {descriptor}"
+                f"({', '.join(self.descriptor.axis_names)}), got {descriptor}"
             )
         self._refuse_empty()
         return int(nearest(self.cells, jnp.asarray(wanted)))
@@ -92,7 +92,7 @@ class Repertoire:
         # Matplotlib takes half a second to import: only when there is something to draw.
         from understudy.reports.maps import heat_map
 
-        return heat_map(self.cells, path, names=self.descriptor.called, title=title)
+        return heat_map(self.cells, path, names=self.descriptor.axis_names, title=title)
 
     def _refuse_empty(self) -> None:
         if not len(self):

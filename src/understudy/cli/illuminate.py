@@ -170,7 +170,7 @@ def illuminate(
 ) -> None:
     """Illuminate until `total` evaluations, from the line that says what starts to the one that
     says what to do next."""
-    grid, names = found.config.grid, ", ".join(found.descriptor.called)
+    grid, names = found.config.grid, ", ".join(found.descriptor.axis_names)
     shape = "×".join(map(str, grid or ()))
     cells = f"a grid of {shape} cells" if grid else f"a CVT of {found.config.cells:,} cells"
     # At once: it may be hours to the next line, and a reader of one line may leave after it.

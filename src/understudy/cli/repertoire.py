@@ -133,7 +133,7 @@ def _one_anew(
     found: Illumination, wanted: list[float], episodes: int
 ) -> tuple[dict[str, Any], list[str]]:
     cell = found.repertoire.nearest(wanted)
-    cells, names = found.repertoire.cells, found.descriptor.called
+    cells, names = found.repertoire.cells, found.descriptor.axis_names
     fitness, descriptor = float(cells.fitness[cell]), np.asarray(cells.descriptor[cell])
     again = found.play([cell], episodes)
     returns, described = summarize(again.fitness[0]), again.descriptor[0]

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import entries, spec_of, to_real
-from understudy.observing import Packer, castable, flat
+from understudy.observation_packing import Packer, castable, flat
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _STEPS = 200

@@ -48,7 +48,7 @@ class Descriptor:
         return len(self.low)
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def axis_names(self) -> tuple[str, ...]:
         """A name for each number."""
         return self.names or tuple(f"descriptor {place + 1}" for place in range(self.size))
 

@@ -17,7 +17,7 @@ from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import CLIPPED, DROPPED, LIMIT, REBUILT, TRIES, Fault, Guard
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
-from understudy.observing import Packer, castable
+from understudy.observation_packing import Packer, castable
 
 # What an environment's own code may raise and a run survives; a process is not ended by it.
 FAILURES = (Exception, SystemExit)

@@ -12,7 +12,7 @@ from understudy.envs.fault_guard import DEFAULT_GUARD, FaultCounter, Guard
 from understudy.envs.rows import Board, EnvRows, RowError
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import ActionMap, spec_of
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 from understudy.types import EnvironmentError
 
 

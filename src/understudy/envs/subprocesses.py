@@ -19,7 +19,7 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.serial import require_same, without
 from understudy.envs.spaces import ActionMap, spec_of
 from understudy.envs.worker_processes import Group, Lost, Waiting
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 

@@ -11,7 +11,7 @@ from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.fault_guard import CLIPPED, DEFAULT_GUARD, LIMIT, Fault, FaultCounter
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import ActionMap, spec_of
-from understudy.observing import Packer, castable, flat
+from understudy.observation_packing import Packer, castable, flat
 from understudy.types import EnvironmentError
 
 

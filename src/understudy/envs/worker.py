@@ -22,7 +22,7 @@ import numpy as np
 from understudy.envs.fault_guard import Guard
 from understudy.envs.rows import Board, EnvRows
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.observing import Packer
+from understudy.observation_packing import Packer
 
 _log = logging.getLogger("understudy.envs")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from understudy.envs.spaces import spec_of
 from understudy.errors import EnvironmentError
-from understudy.observing import Packer, castable, flat
+from understudy.observation_packing import Packer, castable, flat
 from understudy.types import ArraySpec, Part
 
 PICTURE = spaces.Box(0, 255, (3, 2), np.uint8)
@@ -188,7 +188,7 @@ def test_the_callers_arrays_are_neither_kept_nor_touched():
 
 @pytest.mark.processes
 def test_no_jax_is_imported():
-    code = "import sys, understudy.observing; sys.exit('jax' in sys.modules)"
+    code = "import sys, understudy.observation_packing; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
