@@ -68,7 +68,7 @@ class Packer:
         return cls(told["shape"], told["dtype"], told.get("parts", ()))
 
     @property
-    def called(self) -> list[str]:
+    def labels(self) -> list[str]:
         """How a message names each entry, after "the"."""
         return [slot.called for slot in self._slots]
 

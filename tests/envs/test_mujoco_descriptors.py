@@ -11,7 +11,7 @@ import pytest
 from understudy.envs import EpisodeSeeds, SerialEnvs, mujoco_descriptors, resolve
 from understudy.envs.descriptors import find_descriptor
 from understudy.envs.mujoco_descriptors import descriptors_of
-from understudy.envs.worker import make_quietly
+from understudy.envs.registry import make_quietly
 from understudy.errors import EnvironmentError
 
 pytestmark = pytest.mark.mujoco

@@ -146,7 +146,7 @@ def test_a_failed_environment_is_not_blamed_for_its_step_before():
 
     envs = SerialEnvs([partial(Late, 1), partial(Late, 2)], EpisodeSeeds(0, 2))
     envs.reset()
-    envs._rows.environments[0].episode = envs._rows.environments[1].episode = 1  # three steps long
+    envs.environments[0].episode = envs.environments[1].episode = 1  # three steps long
     for _ in range(2):
         step = envs.step(np.zeros((2, 2), np.float32))
     assert step.valid.tolist() == [False, True]

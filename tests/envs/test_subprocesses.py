@@ -20,7 +20,7 @@ STEPS = 40
 
 
 def segment_of(envs: ProcessEnvs) -> str:
-    return envs._group.memory.name
+    return envs.pool.memory.name
 
 
 def is_gone(pid: int) -> bool:
@@ -176,7 +176,7 @@ SCRIPT = """
 
     envs = ProcessEnvs([Mine] * 2, EpisodeSeeds(0, 2), num_workers=2)
     envs.reset()
-    print(*(process.pid for process in envs.processes), envs._group.memory.name, flush=True)
+    print(*(process.pid for process in envs.processes), envs.pool.memory.name, flush=True)
     ENDING
 """
 

@@ -1,5 +1,6 @@
 """A worker process that dies or hangs is replaced; the others' steps are real ones."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -11,7 +12,6 @@ import pytest
 
 from tests.faults.fault_env import LENGTH, UNTIL, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs
-from understudy.envs import fault_guard as guard
 from understudy.types import EnvironmentError
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ def make():
     def build(plans, guard=None):
         parts = factories(plans, [[] for _ in range(ROWS)])
         envs = ProcessEnvs(parts, SEEDS, WORKERS, guard or Guard())
-        made.append((envs, envs._group.memory.name))
+        made.append((envs, envs.pool.memory.name))
         return envs
 
     yield build
@@ -97,7 +97,8 @@ def test_a_death_is_noticed_while_others_are_at_work(make, tmp_path, monkeypatch
     noticed = tmp_path / "noticed"
     envs = make(at(0, 0, 1, f"{UNTIL}{noticed}") | at(2, 0, 1, "killed"))
     seen = envs.reset()
-    monkeypatch.setattr(guard._log, "warning", lambda *_: noticed.touch())
+    log = logging.getLogger("understudy.envs")
+    monkeypatch.setattr(log, "warning", lambda *_: noticed.touch())
     assert_cut(seen, envs.step(ZERO), rows=[2, 3])
 
 
@@ -154,14 +155,14 @@ def test_a_worker_that_hangs_is_replaced(make, caplog, monkeypatch):
     envs = make(at(2, 0, 2, "hang"))
     envs.reset()
     seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.processes]
-    tell = envs._group.tell
+    send = envs.pool.send
 
-    def tell_impatiently(commands):
-        waiting = tell(commands)
+    def send_impatiently(*command):
+        waiting = send(*command)
         return waiting._replace(poll=Impatient(waiting.poll, waiting.workers))
 
     with monkeypatch.context() as patch:
-        patch.setattr(envs._group, "tell", tell_impatiently)
+        patch.setattr(envs.pool, "send", send_impatiently)
         assert_cut(seen, envs.step(ZERO), rows=[2, 3])
     now = [process.pid for process in envs.processes]
     assert now[0] == pids[0] and now[1] != pids[1]

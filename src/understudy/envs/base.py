@@ -1,8 +1,8 @@
-"""The two shapes an environment can take inside the library.
+"""The two kinds of environments inside the library.
 
 *Host* environments (Gymnasium) step on the CPU, many at a time: `HostEnvs`. *Native* ones are
-pure functions that live on the accelerator: `NativeEnv`. Both report what happened and never
-reset by themselves behind the engine's back.
+pure functions that run on the accelerator: `NativeEnv`. Native environments never reset
+themselves; host environments reset an ended row within its step and report both observations.
 """
 
 import abc
@@ -13,18 +13,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import FaultCounter, Guard
 from understudy.envs.spaces import ActionMap
-from understudy.types import Action, EnvironmentError, Joint, Key, Spec
+from understudy.envs.step_arrays import StepArrays
+from understudy.observation_packing import Packer
+from understudy.types import Action, Continuous, EnvironmentError, Joint, Key, Spec
 
 
 class HostStep(NamedTuple):
     """What M environments report after one step.
 
     Arrays are fresh each time, but two of them may be the same object: where no episode ended,
-    `observation` may be `next_observation`.
+    `observation` may be `next_observation`. `valid` may be read-only.
 
-    A row that is not `valid` but `last` was *cut*: its environment failed, so that the open
-    episode ended with the step before, truncated, and the next one has begun.
+    A row that is not `valid` but `last` was *cut*: its environment failed, so the open episode
+    ended with the step before, truncated, and the next one has begun.
     """
 
     reward: np.ndarray  # [M] float32, raw
@@ -40,19 +43,41 @@ class HostEnvs(abc.ABC):
     """M Gymnasium environments stepped together.
 
     Actions arrive normalized (continuous: float32 [M, size] in [-1, 1]; discrete: int [M]) and
-    are mapped to the real space here, at the border. Every reset is seeded: environment `i`
-    starts its episode number `e` with `seeds(i, e)`.
+    are mapped to the real space here. Every reset is seeded: environment `i` starts its episode
+    number `e` with `seeds(i, e)`.
     """
 
-    spec: Spec
-    num_envs: int
-    replayable: ClassVar[bool]
-    """Whether `replay` can bring open episodes back."""
+    replayable: ClassVar[bool] = True
+    """Whether `replay` can return to open episodes."""
     steps_rows: ClassVar[bool] = True
     """Whether `step` can leave some environments out."""
-    faults: dict[str, int]
-    """How often what was survived, since the beginning."""
-    _action_map: ActionMap
+
+    def __init__(self, specs: Sequence[Spec], guard: Guard, descriptor: Descriptor | None = None):
+        """`specs` are those of all environments, which must be equal."""
+        if not specs:
+            raise EnvironmentError("at least one environment is needed, got 0")
+        for row, spec in enumerate(specs):
+            if spec != specs[0]:
+                raise EnvironmentError(
+                    f"environment {row} differs from environment 0: expected {specs[0]}, got {spec}"
+                )
+        self.spec, self.num_envs = specs[0], len(specs)
+        self._packer = Packer.of(self.spec.observation)
+        self._action_map = ActionMap(self.spec.action)
+        self._episodes = np.full(self.num_envs, -1, np.int64)
+        self._counter = FaultCounter(guard)
+        self.faults = self._counter.counts  # how often each kind was survived, so far
+        self._all_rows = slice(0, self.num_envs)
+        self._all_valid = np.ones(self.num_envs, np.bool_)
+        self._all_valid.flags.writeable = False
+        # What was acted on.
+        self._acted_on = np.zeros((self.num_envs, *self._packer.shape), self._packer.dtype)
+        self._layout = self._step_layout(descriptor)
+
+    @property
+    def episodes(self) -> np.ndarray:
+        """[M] the number of each environment's open episode; -1 before the first reset."""
+        return self._episodes.copy()
 
     def set_action_space(self, action: Action) -> None:
         """Take actions in this form from now on: the environments' own, or a `Joint` of it."""
@@ -63,32 +88,38 @@ class HostEnvs(abc.ABC):
             raise EnvironmentError(f"the environments take {own} as actions, not {action}")
         self.spec, self._action_map = Spec(self.spec.observation, action), ActionMap(action)
 
-    @property
-    @abc.abstractmethod
-    def episodes(self) -> np.ndarray:
-        """[M] the number of each environment's open episode; -1 before the first reset."""
-
-    @abc.abstractmethod
     def reset(self) -> np.ndarray:
         """Start the next episode everywhere; returns observations [M, ...]."""
+        return self._begin_episodes(self._episodes + 1, [()] * self.num_envs)
 
-    @abc.abstractmethod
     def restart(self) -> np.ndarray:
-        """Go back to everyone's episode number 0: the same episodes each time this is called."""
+        """Start episode number 0 everywhere: the same episodes each time this is called."""
+        return self._begin_episodes(np.zeros(self.num_envs, np.int64), [()] * self.num_envs)
+
+    def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
+        """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
+        [steps, ...] the normalized actions since their resets. Returns observations [M, ...]."""
+        if not self.replayable:
+            raise EnvironmentError(
+                "the episodes of a vector environment cannot be brought back: give a callable that "
+                "makes one environment"
+            )
+        real = [self._action_map.to_real(np.asarray(past)) for past in actions]
+        return self._begin_episodes(np.asarray(episodes), real)
 
     @abc.abstractmethod
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         """Step all environments; those whose episode ended are reset, seeded, at once.
 
-        `only` [M] bool marks those to step. The others are left where they are: no transition, no
+        `only` [M] bool marks those to step. The others stay as they are: no transition, no
         reward, no end, and their actions do not matter. (If their worker process is lost they are
         cut like its other rows.)
         """
 
     def divide(self, multiple: int) -> list[slice]:
-        """The rows of parts that `send` and `receive` step beside one another, each with a multiple
-        of that many rows. One part, where nothing would be gained."""
-        return [slice(0, self.num_envs)]
+        """Return the rows of the parts that `send` and `receive` step concurrently, each with a
+        multiple of that many rows. One part, where nothing would be gained."""
+        return [self._all_rows]
 
     def send(self, action: np.ndarray, part: int = 0) -> None:
         """Begin a step of one part; `action` holds its rows."""
@@ -98,8 +129,38 @@ class HostEnvs(abc.ABC):
         """End the step of a part. All parts end a step before any begins the next one."""
         return self.step(self._sent)
 
-    def _chosen(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
-        """The actions, harmless where nobody takes them."""
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release environments and processes. Safe to call twice."""
+
+    @abc.abstractmethod
+    def _begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+        """Reset all environments to these episodes, then take real actions, if any. Returns fresh
+        observations."""
+
+    def _step_layout(self, descriptor: Descriptor | None) -> np.dtype:
+        """The layout of `StepArrays` for these environments."""
+        action = self.spec.action
+        observation = (self._packer.dtype, (self.num_envs, *self._packer.shape))
+        flag = (np.bool_, (self.num_envs,))
+        fields = {
+            "action": (
+                np.float32 if isinstance(action, Continuous) else np.int64,
+                (self.num_envs, *getattr(action, "shape", ())),
+            ),
+            "chosen": flag,
+            "reward": (np.float32, (self.num_envs,)),
+            "terminated": flag,
+            "last": flag,
+            "next_observation": observation,
+            "observation": observation,
+        }
+        if descriptor is not None:
+            fields["descriptor"] = (np.float32, (self.num_envs, descriptor.size))
+        return np.dtype([(name, *field) for name, field in fields.items()], align=True)
+
+    def _mask_actions(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
+        """Check `only`; returns the actions with zeros in the rows that are left out."""
         if only.shape != (self.num_envs,) or only.dtype != np.bool_:
             raise EnvironmentError(
                 f"only must be {self.num_envs} bools, one for each environment, got {only.dtype} "
@@ -109,14 +170,38 @@ class HostEnvs(abc.ABC):
         action[~only] = 0
         return action
 
-    @abc.abstractmethod
-    def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
-        """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
-        [steps, ...] what was done (normalized) since their resets. Gives observations [M, ...]."""
+    def _read_first(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
+        """Return the observations with which these episodes have begun."""
+        self._episodes[:] = episodes
+        self._counter.episodes += self.num_envs
+        self._acted_on[...] = arrays.observation
+        return self._acted_on.copy()
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Release environments and processes. Safe to call twice."""
+    def _read_step(
+        self, arrays: StepArrays, rows: slice, cut: list[int], only: np.ndarray | None = None
+    ) -> HostStep:
+        """Return what was written into `arrays`, which are those of `rows`; the episodes of the
+        rows in `cut` were cut."""
+        valid = self._all_valid[rows] if only is None else only.copy()
+        last = arrays.last.copy()
+        following = arrays.next_observation.copy()
+        if only is not None:
+            following[~only] = self._acted_on[~only]
+        observation = following
+        if True in last.tolist():  # several times faster than `.any()` on a few flags
+            self._episodes[rows] += last
+            self._counter.episodes += int(last.sum())
+            observation = following.copy()
+            observation[last] = arrays.observation[last]
+        if cut:  # the next observation becomes the last good one, which was acted on
+            places = [row - rows.start for row in cut]
+            valid = valid.copy()
+            valid[places] = False
+            following[places] = self._acted_on[cut]
+        self._acted_on[rows] = observation
+        reward, terminated = arrays.reward.copy(), arrays.terminated.copy()
+        descriptor = None if arrays.descriptor is None else arrays.descriptor.copy()
+        return HostStep(reward, terminated, last, following, observation, valid, descriptor)
 
 
 class NativeStep(NamedTuple):
@@ -132,8 +217,8 @@ class NativeStep(NamedTuple):
 class NativeEnv(abc.ABC):
     """An environment of pure functions: jittable, vmappable, never resetting itself.
 
-    `state` is a pytree of arrays that also holds the step counter, so that the time limit is
-    the environment's own and is reported as `truncated`.
+    `state` is a pytree of arrays that also holds the step counter, so that the environment itself
+    applies its time limit and reports it as `truncated`.
     """
 
     @property
@@ -160,5 +245,5 @@ class NativeEnv(abc.ABC):
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
-        """By what behaviors here can be told apart, the usual one first."""
+        """The descriptors of behavior that this environment offers, the default first."""
         return {}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.make import _install, _nearest
+from understudy.envs.make import did_you_mean, missing_package
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Key, Spec
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -131,15 +131,15 @@ class Brax(NativeEnv):
             with _quietly():
                 brax = importlib.import_module("brax.envs")
         except ImportError as error:
-            raise _install(f"brax:{self.name}", "understudy[brax]") from error
+            raise missing_package(f"brax:{self.name}", "understudy[brax]") from error
         known = brax._envs  # Brax has no public list of them
         if self.name not in known:
             raise EnvironmentError(
-                f'no Brax environment "{self.name}"{_nearest(self.name, known, "brax:")}; '
+                f'no Brax environment "{self.name}"{did_you_mean(self.name, known, "brax:")}; '
                 f"there are: {', '.join(sorted(known))}"
             )
         if self.backend not in BACKENDS:
-            near = _nearest(self.backend, BACKENDS, f"brax:{self.name}/")
+            near = did_you_mean(self.backend, BACKENDS, f"brax:{self.name}/")
             raise EnvironmentError(
                 f'Brax has no backend "{self.backend}"{near}; there are: {", ".join(BACKENDS)}'
             )

@@ -4,7 +4,9 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from understudy.errors import ConfigError, EnvironmentError
 
@@ -26,7 +28,7 @@ _log = logging.getLogger("understudy.envs")
 @final
 @dataclass(frozen=True)
 class Guard:
-    """How much of an environment's misbehavior a run puts up with."""
+    """How many failures of its environments a run tolerates."""
 
     step_timeout: float = 60.0
     """Seconds a worker process has for one step of its environments; then it is replaced. An
@@ -57,18 +59,39 @@ DEFAULT_GUARD = Guard()
 
 
 class Fault(NamedTuple):
-    """Something that was survived."""
+    """A failure that the run survived."""
 
     kind: str  # one of KINDS
     message: str  # begins with the environment
     trace: str = ""
-    cut_rows: tuple[int, ...] = ()  # whose open episodes it ended
+    cut_rows: tuple[int, ...] = ()  # the rows whose open episodes it ended
     count: int = 1
+
+
+class Abnormal(NamedTuple):
+    """Numbers that are not finite or, if all are finite, lie beyond ±LIMIT."""
+
+    finite: bool
+    count: int
+    index: tuple[int, ...]  # of the first one
+    value: Any
+
+
+def find_abnormal(values: np.ndarray) -> Abnormal | None:
+    """Return the numbers of `values` that must be clipped or refused; None if all are in order."""
+    if values.dtype.kind != "f" or (np.abs(values) <= LIMIT).all():
+        return None
+    wrong = ~np.isfinite(values)
+    finite = not wrong.any()
+    if finite:
+        wrong = np.abs(values) > LIMIT
+    index = tuple(np.argwhere(wrong)[0].tolist())
+    return Abnormal(finite, int(wrong.sum()), index, values[index])
 
 
 @final
 class FaultCounter:
-    """Counts and logs what was survived, and says when it is too much."""
+    """Count and log survived faults; raise an error when there are too many."""
 
     def __init__(self, guard: Guard):
         self._guard = guard
@@ -77,7 +100,7 @@ class FaultCounter:
         self._failures: deque[tuple[int, str]] = deque()  # when and how, of the latest episodes
 
     def record(self, faults: Iterable[Fault]) -> list[int]:
-        """Enter these; gives the rows whose open episodes were cut."""
+        """Count these faults; returns the rows whose open episodes were cut."""
         cut: list[int] = []
         for fault in faults:
             known = self.counts[fault.kind] > 0
@@ -86,12 +109,12 @@ class FaultCounter:
             text = f"{fault.message}\n{fault.trace}".strip()
             if fault.kind in (REBUILT, RESTARTED):
                 _log.warning("%s", text)
-                self._fail(text)
+                self._count_failure(text)
             elif not known:
                 _log.warning("%s (counted from now on, without another warning)", text)
         return cut
 
-    def _fail(self, text: str) -> None:
+    def _count_failure(self, text: str) -> None:
         failures, most = self._failures, self._guard.most_rebuilds
         failures.append((self.episodes, text))
         while failures[0][0] <= self.episodes - WINDOW:

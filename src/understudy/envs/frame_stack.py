@@ -22,7 +22,7 @@ def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSo
         )
     if isinstance(source, NativeEnv):
         return StackedNative(source, count)
-    if not source.wrappable:
+    if source.kind == "vector":
         raise EnvironmentError(
             f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
             f"with understudy.envs.Stacked(env, {count})"

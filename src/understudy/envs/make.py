@@ -1,11 +1,11 @@
-"""From the public `env` argument to something the engine can step."""
+"""Turn the public `env` argument into environments that can be stepped."""
 
 import copy
 import difflib
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, final
@@ -18,14 +18,15 @@ from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.frame_stack_wrapper import make_stacked
-from understudy.envs.minatar import make_minatar
 from understudy.envs.mujoco_descriptors import descriptors_of
 from understudy.envs.names import ADAPTERS
+from understudy.envs.registry import make_minatar, make_quietly
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
-from understudy.envs.worker import make_quietly
+from understudy.envs.subprocesses import ProcessEnvs
+from understudy.envs.vector import UserVectorEnvs
 from understudy.types import ConfigError, EnvironmentError, Spec
 
 _ACCEPTED = (
@@ -49,6 +50,9 @@ _ON_DEMAND = {
     "MinAtar": ("minatar", "understudy[minatar]"),
 }
 
+# Kind of source → what cannot move to worker processes.
+_STATIONARY = {"instance": "an environment that exists already", "vector": "a vector environment"}
+
 _log = logging.getLogger("understudy.envs")
 
 
@@ -58,15 +62,16 @@ class EnvSource:
     """A description of host environments, from which any number can be made."""
 
     name: str | None
-    """What a checkpoint stores; None where it cannot be stored and must be handed in again."""
+    """The id that a checkpoint stores; None where `us.load` must be given the environment."""
     spec: Spec
     num_envs: int
-    make: Callable[[int, EpisodeSeeds, int, Guard, int, Descriptor | None], HostEnvs]
-    """Called by `make_host`."""
+    provide: Callable[[int, bool], tuple[Sequence[Callable[[], Any]] | VectorEnv, bool]]
+    """provide(rows, for_training) returns one factory per row, or a vector environment of so many
+    rows; and whether they are ours to close."""
+    kind: str = "factory"
+    """What the user gave: "factory", "instance" or "vector"."""
     frames: int = 1
     """How many frames each environment is wrapped to show at once."""
-    wrappable: bool = True
-    """Whether environments are made one by one, so that each can be wrapped."""
     time_limit: int | None = None
     """Steps after which every episode ends; None where no limit is known."""
 
@@ -78,22 +83,39 @@ class EnvSource:
         guard: Guard = DEFAULT_GUARD,
         descriptor: Descriptor | None = None,
     ) -> HostEnvs:
-        """`rows` environments (seeds by envs), in this process or in worker processes. The
-        stream of `seeds` says what for: evaluation never steps the environments of training. Every
+        """Make `rows` environments (seeds by envs), in this process or in worker processes. The
+        stream of `seeds` says for what: evaluation never steps the environments of training. Every
         step reports the `descriptor`, if one is given."""
-        return self.make(rows, seeds, workers, guard, self.frames, descriptor)
+        if workers and self.kind in _STATIONARY:
+            raise EnvironmentError(
+                f"{_STATIONARY[self.kind]} cannot move to worker processes: give a callable that "
+                "makes one environment"
+            )
+        if descriptor is not None and self.kind == "vector":
+            raise EnvironmentError(
+                "a vector environment has no single environments to describe: give a callable "
+                "that makes one environment"
+            )
+        provided, owned = self.provide(rows, seeds.stream == TRAINING)
+        if isinstance(provided, VectorEnv):
+            return UserVectorEnvs(provided, seeds, owned)
+        if self.frames > 1:
+            provided = [partial(make_stacked, factory, self.frames) for factory in provided]
+        if workers:
+            return ProcessEnvs(provided, seeds, workers, guard, descriptor)
+        return SerialEnvs(provided, seeds, owned, guard, descriptor)
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
-        """By what behaviors here can be told apart, the usual one first."""
+        """The descriptors of behavior that are known for these environments, the default first."""
         return descriptors_of(self.name)
 
 
 def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
     """Turn what the user gave into a `NativeEnv` or an `EnvSource`.
 
-    `num_envs` is how many environments a seed steps; None means what `env` itself says (a
-    vector environment knows), otherwise 1.
+    `num_envs` is how many environments a seed steps; None means the number that a vector
+    environment has, 1 for an instance, otherwise `default`.
     """
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs must be at least 1, got {num_envs}")
@@ -111,12 +133,12 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
 
 
 def without_environment(spec: Spec, why: str) -> EnvSource:
-    """For an agent that can only act: it knows what it sees and does, and has nowhere to do it."""
+    """Return the source of an agent that can only act: it knows its spec, but makes nothing."""
 
-    def make(*_: Any) -> HostEnvs:
+    def provide(rows: int, for_training: bool) -> Any:
         raise EnvironmentError(f"this agent has no environment and can only act: {why}")
 
-    return EnvSource(None, spec, 1, make, wrappable=False)
+    return EnvSource(None, spec, 1, provide)
 
 
 def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
@@ -168,7 +190,7 @@ def _atari(name: str) -> AtariSettings:
     if f"ALE/{game}-v5" not in gymnasium.registry:
         ids = [known for known in gymnasium.registry if known.startswith("ALE/")]
         games = [known.removeprefix("ALE/").removesuffix("-v5") for known in ids]
-        raise EnvironmentError(f'no Atari game "{game}"{_nearest(game, games, "atari:")}')
+        raise EnvironmentError(f'no Atari game "{game}"{did_you_mean(game, games, "atari:")}')
     return AtariSettings(game)
 
 
@@ -176,7 +198,7 @@ def _register(name: str, group: str) -> None:
     """Make the environments of a group known to Gymnasium."""
     package, extra = _ON_DEMAND[group]
     if importlib.util.find_spec(package) is None:
-        raise _install(name, extra, hint_at_adapter(name))
+        raise missing_package(name, extra, hint_at_adapter(name))
     if any(known.startswith(f"{group}/") for known in gymnasium.registry):
         return
     if group == "ALE":
@@ -189,7 +211,7 @@ def _native(name: str) -> NativeEnv:
     native = importlib.import_module("understudy.envs.native").NATIVE
     if name not in native:
         raise EnvironmentError(
-            f'no native environment "{name}"{_nearest(name, native, "jax:")}; '
+            f'no native environment "{name}"{did_you_mean(name, native, "jax:")}; '
             f"there are: {', '.join(sorted(native))}"
         )
     return _one_native(native[name])
@@ -216,14 +238,14 @@ def _gymnasium_spec(name: str) -> Any:
             _import(name, module)  # "package:Name-v0": importing it registers the id
         spec = gymnasium.spec(plain)
     except (gymnasium.error.Error, ValueError) as error:
-        near = hint or _nearest(plain, gymnasium.registry)
+        near = hint or did_you_mean(plain, gymnasium.registry)
         raise EnvironmentError(f'no environment "{name}"{near}') from error
     if hint:
         _log.warning('"%s" shows raw frames%s', name, hint)
     return spec
 
 
-def _nearest(name: str, names: Any, prefix: str = "") -> str:
+def did_you_mean(name: str, names: Any, prefix: str = "") -> str:
     """Compared without regard to case, because that is how names are misspelt."""
     spelling = {known.lower(): known for known in names}
     found = difflib.get_close_matches(name.lower(), spelling, n=3, cutoff=0.6)
@@ -232,7 +254,7 @@ def _nearest(name: str, names: Any, prefix: str = "") -> str:
     return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
 
 
-def _install(name: str | None, extra: str, hint: str = "") -> EnvironmentError:
+def missing_package(name: str | None, extra: str, hint: str = "") -> EnvironmentError:
     what = f'"{name}"' if name else "this environment"
     return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"{hint}')
 
@@ -247,7 +269,7 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
         text = str(error).lower()
         for package, (word, extra) in _EXTRAS.items():
             if word in text and importlib.util.find_spec(package) is None:
-                raise _install(name, extra) from error
+                raise missing_package(name, extra) from error
         raise EnvironmentError(f"{name or 'the environment'} cannot be made: {error}") from error
     except FAILURES as error:
         raise EnvironmentError(
@@ -266,48 +288,11 @@ def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -
         _close(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
     limit = factory.most_steps if isinstance(factory, AtariSettings) else limit
-    made = partial(_host, factory, evaluation)
-    return EnvSource(name, spec, num_envs, made, time_limit=limit)
 
+    def provide(rows: int, for_training: bool) -> tuple[Sequence[Callable[[], Any]], bool]:
+        return [factory if for_training else evaluation] * rows, True
 
-def _time_limit(env: Any) -> int | None:
-    """Of a wrapper, or of what the environment was registered with."""
-    limits = [getattr(getattr(env, "spec", None), "max_episode_steps", None)]
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, gymnasium.wrappers.TimeLimit):
-            limits.append(env._max_episode_steps)
-        env = env.env
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _close(env: gymnasium.Env) -> None:
-    """One that was made only to be looked at: how it ends is of no matter."""
-    try:
-        env.close()
-    except FAILURES as error:
-        _log.warning("close() of the environment raised %s: %s", type(error).__name__, error)
-
-
-def _host(
-    training: Callable[[], Any],
-    evaluation: Callable[[], Any],
-    rows: int,
-    seeds: EpisodeSeeds,
-    workers: int,
-    guard: Guard,
-    frames: int,
-    descriptor: Descriptor | None,
-) -> HostEnvs:
-    factory = _stacked(training if seeds.stream == TRAINING else evaluation, frames)
-    if workers:
-        from understudy.envs.subprocesses import ProcessEnvs
-
-        return ProcessEnvs([factory] * rows, seeds, workers, guard, descriptor)
-    return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
-
-
-def _stacked(factory: Callable[[], Any], frames: int) -> Callable[[], Any]:
-    return factory if frames == 1 else partial(make_stacked, factory, frames)
+    return EnvSource(name, spec, num_envs, provide, time_limit=limit)
 
 
 def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
@@ -316,30 +301,41 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
 
-    def make(
-        rows: int,
-        seeds: EpisodeSeeds,
-        workers: int,
-        guard: Guard,
-        frames: int,
-        descriptor: Descriptor | None,
-    ) -> HostEnvs:
-        if workers:
-            raise EnvironmentError(
-                "an environment that exists already cannot move to worker processes: give a "
-                "callable that makes one"
-            )
-        if seeds.stream == TRAINING and rows == 1:
-            return SerialEnvs([_stacked(lambda: env, frames)], seeds, False, guard, descriptor)
-        factory = _stacked(partial(_another, env), frames)
-        return SerialEnvs([factory] * rows, seeds, True, guard, descriptor)
+    def provide(rows: int, for_training: bool) -> tuple[Sequence[Callable[[], Any]], bool]:
+        if for_training and rows == 1:
+            return [lambda: env], False
+        return [partial(_another, env)] * rows, True
 
     spec = spec_of(env.observation_space, env.action_space)
-    return EnvSource(None, spec, 1, make, time_limit=_time_limit(env))
+    return EnvSource(None, spec, 1, provide, "instance", time_limit=_time_limit(env))
+
+
+def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
+    if num_envs is not None and num_envs != env.num_envs:
+        raise EnvironmentError(
+            f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
+        )
+
+    def provide(rows: int, for_training: bool) -> tuple[Any, bool]:
+        if for_training and rows == env.num_envs:
+            return env, False
+        factories = getattr(env.unwrapped, "env_fns", None)
+        if factories and env.unwrapped is env:
+            # Vector wrappers would be lost this way; without them this fits any number.
+            return [factories[row % len(factories)] for row in range(rows)], True
+        if rows != env.num_envs:
+            raise EnvironmentError(
+                f"{rows} environments are needed and the vector environment has {env.num_envs}: "
+                "give a callable that makes one environment"
+            )
+        return _another(env), True
+
+    spec = spec_of(env.single_observation_space, env.single_action_space)
+    return EnvSource(None, spec, env.num_envs, provide, "vector", time_limit=_time_limit(env))
 
 
 def _another(env: Any) -> Any:
-    """A separate environment like `env`. Its state is of no matter: it is reset before use."""
+    """Make a separate environment like `env`, in any state: it is reset before use."""
     try:
         return copy.deepcopy(env)
     except Exception as error:
@@ -354,46 +350,19 @@ def _another(env: Any) -> Any:
         return make_quietly(env.spec)
 
 
-def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
-    if num_envs is not None and num_envs != env.num_envs:
-        raise EnvironmentError(
-            f"num_envs={num_envs}, but the vector environment has {env.num_envs}"
-        )
+def _time_limit(env: Any) -> int | None:
+    """Return the limit of a wrapper, or the one that the environment was registered with."""
+    limits = [getattr(getattr(env, "spec", None), "max_episode_steps", None)]
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
 
-    def make(
-        rows: int,
-        seeds: EpisodeSeeds,
-        workers: int,
-        guard: Guard,
-        frames: int,
-        descriptor: Descriptor | None,
-    ) -> HostEnvs:
-        from understudy.envs.vector import UserVectorEnvs
 
-        if descriptor is not None:
-            raise EnvironmentError(
-                "a vector environment has no single environments to describe: give a callable "
-                "that makes one environment"
-            )
-        if workers:
-            raise EnvironmentError(
-                "a vector environment cannot move to worker processes: give a callable that "
-                "makes one environment"
-            )
-        factories = getattr(env.unwrapped, "env_fns", None)
-        if seeds.stream == TRAINING and rows == env.num_envs:
-            return UserVectorEnvs(env, seeds, owned=False)
-        if factories and env.unwrapped is env:
-            # Vector wrappers would be lost this way; without them this fits any number.
-            chosen = [factories[row % len(factories)] for row in range(rows)]
-            return SerialEnvs(chosen, seeds, guard=guard)
-        if rows != env.num_envs:
-            raise EnvironmentError(
-                f"{rows} environments are needed and the vector environment has {env.num_envs}: "
-                "give a callable that makes one environment"
-            )
-        return UserVectorEnvs(_another(env), seeds)
-
-    spec = spec_of(env.single_observation_space, env.single_action_space)
-    limit = _time_limit(env)
-    return EnvSource(None, spec, env.num_envs, make, wrappable=False, time_limit=limit)
+def _close(env: gymnasium.Env) -> None:
+    """Close an environment that was made only to read its spaces; a failure is logged."""
+    try:
+        env.close()
+    except FAILURES as error:
+        _log.warning("close() of the environment raised %s: %s", type(error).__name__, error)

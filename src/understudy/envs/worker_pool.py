@@ -1,0 +1,232 @@
+"""The worker processes of `ProcessEnvs`: their start, pipes, shared memory and end.
+
+Workers start by forkserver and never import JAX. (Python's own forkserver and resource tracker
+stay, idle, until the program ends; they serve every later start.)
+"""
+
+import itertools
+import multiprocessing
+import os
+import select
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, NamedTuple, final
+
+import cloudpickle
+import numpy as np
+
+from understudy.envs import worker
+from understudy.envs.descriptors import Descriptor
+from understudy.envs.fault_guard import Fault, Guard
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.step_arrays import StepArrays
+from understudy.errors import EnvironmentError
+from understudy.observation_packing import Packer
+
+_CLOSE_SECONDS = 5.0  # that a worker has to close its environments before it is killed
+_EXIT_SECONDS = 1.0  # between a closed pipe and the exit code
+
+
+class WorkerLost(EnvironmentError):
+    """A worker process ended without a Python error of its own, or hung."""
+
+
+class Waiting(NamedTuple):
+    """Workers that were sent a command and have not answered yet."""
+
+    workers: dict[int, int]  # by the file of their pipe
+    lost: list[tuple[int, WorkerLost]]
+    poll: Any
+
+
+@final
+class WorkerPool:
+    """Processes that step environments. Separate from the `ProcessEnvs` that owns it, so that a
+    finalizer can close it after its owner has been deleted."""
+
+    def __init__(self, edges: list[int]):
+        """Worker `i` has the rows from `edges[i]` to `edges[i + 1]`."""
+        self.spans = list(itertools.pairwise(edges))
+        self.processes: list[BaseProcess] = []
+        self.pipes: list[Connection] = []
+        self.memory: SharedMemory | None = None
+        self._arguments: list[tuple[Any, ...]] = []  # of each worker
+        self._shared: Any = None  # where the memory is and how it is laid out
+
+    def start(
+        self,
+        factories: Sequence[Callable[[], Any]],
+        seeds: EpisodeSeeds,
+        guard: Guard,
+        descriptor: Descriptor | None,
+    ) -> list[tuple[Any, Any]]:
+        """Start all workers; returns the observation and action space of each environment."""
+        for index, (start, stop) in enumerate(self.spans):
+            payload = cloudpickle.dumps((list(factories[start:stop]), descriptor))
+            self._arguments.append((payload, seeds, start, guard))
+            process, pipe = self._launch(index)
+            self.processes.append(process)
+            self.pipes.append(pipe)
+        return [spaces for index in range(len(self.pipes)) for spaces in self._receive(index)]
+
+    def share(self, packer: Packer, layout: np.dtype) -> StepArrays:
+        """Give all workers one block of memory; returns its arrays."""
+        self.memory = SharedMemory(create=True, size=layout.itemsize)
+        self._shared = (self.memory.name, packer, layout)
+        for index in range(len(self.pipes)):
+            self._send(index, worker.SHARE, self._shared)
+        for index in range(len(self.pipes)):
+            self._receive(index)
+        return StepArrays.over(self.memory.buf, layout)
+
+    def send(
+        self, command: bytes, workers: Sequence[int], contents: Sequence[Any] | None = None
+    ) -> Waiting:
+        """Send a command to some workers; `contents` has what follows it for each worker."""
+        waiting = Waiting({}, [], select.poll())
+        for index in workers:
+            try:
+                self._send(index, command, contents and contents[index])
+            except WorkerLost as lost:
+                waiting.lost.append((index, lost))
+                continue
+            file = self.pipes[index].fileno()
+            waiting.workers[file] = index
+            waiting.poll.register(file, select.POLLIN)
+        return waiting
+
+    def wait(
+        self, waiting: Waiting, timeout: float
+    ) -> Iterator[tuple[int, list[Fault] | WorkerLost]]:
+        """Wait for all answers. Yields, as soon as it is known, which worker survived faults or
+        was lost; plain successes are not reported."""
+        yield from waiting.lost  # only now: the others are at work meanwhile
+        workers, deadline = waiting.workers, time.monotonic() + timeout
+        while workers:
+            left = max(0.0, deadline - time.monotonic())
+            ready = [file for file, _ in waiting.poll.poll(1_000 * left)]
+            for file in ready or list(workers):
+                index = workers.pop(file)
+                waiting.poll.unregister(file)
+                try:
+                    faults = self._receive(index, None if ready else 0.0)
+                except WorkerLost as lost:
+                    yield index, lost
+                else:
+                    if faults:
+                        yield index, faults
+
+    def replace(self, index: int, replayed: Any, timeout: float) -> list[Fault]:
+        """Start a new worker in the place of a lost one and bring it to some episodes; returns the
+        faults that it survived."""
+        self.processes[index].close()
+        self.processes[index], self.pipes[index] = self._launch(index)
+        self._receive(index)
+        self._send(index, worker.SHARE, self._shared)
+        self._receive(index)
+        self._send(index, worker.REPLAY, replayed)
+        return self._receive(index, timeout)
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            try:
+                os.write(pipe.fileno(), worker.CLOSE)
+            except OSError:
+                pass  # it has ended already
+            finally:
+                pipe.close()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for process in self.processes:
+            _end(process, max(0.0, deadline - time.monotonic()))
+            process.close()
+        self.pipes, self.processes = [], []
+        if self.memory is not None:
+            self.memory.close()
+            self.memory.unlink()
+            self.memory = None
+
+    def _launch(self, index: int) -> tuple[BaseProcess, Connection]:
+        context = multiprocessing.get_context("forkserver")
+        start, stop = self.spans[index]
+        ours, theirs = context.Pipe()
+        # Not daemons, which may not have children of their own: an environment may. They end
+        # with their pipe, however their parent ends.
+        process = context.Process(
+            target=worker.main,
+            args=(theirs, *self._arguments[index]),
+            name=f"understudy-envs-{start}-{stop - 1}",
+        )
+        with _without_main_script():
+            process.start()
+        theirs.close()  # only the worker has it now: its end is noticed as a closed pipe
+        return process, ours
+
+    def _send(self, index: int, command: bytes, content: Any = None) -> None:
+        try:
+            os.write(self.pipes[index].fileno(), command)
+            if content is not None:
+                self.pipes[index].send(content)
+        except OSError as error:
+            raise self._lose(index) from error
+
+    def _receive(self, index: int, timeout: float | None = None) -> list[Any]:
+        """Return a worker's answer, which is empty after a plain success."""
+        pipe = self.pipes[index]
+        try:
+            if timeout is not None and not pipe.poll(timeout):
+                raise self._lose(index, hung=True)
+            answer = os.read(pipe.fileno(), 1)
+            if answer == worker.DONE:
+                return []
+            content = pipe.recv()  # from our own worker; raises EOFError if it has ended
+        except (EOFError, OSError) as error:
+            raise self._lose(index) from error
+        if answer == worker.ERROR:
+            message, trace = content
+            raise EnvironmentError(f"{message}\n\nIn the worker:\n{trace}")
+        return content
+
+    def _lose(self, index: int, hung: bool = False) -> WorkerLost:
+        """Make sure that a lost worker no longer writes anything; the error says how it ended."""
+        process, (start, stop) = self.processes[index], self.spans[index]
+        self.pipes[index].close()
+        _end(process, 0.0 if hung else _EXIT_SECONDS)
+        subject = f"the worker process of environments {start} to {stop - 1}"
+        if hung:
+            return WorkerLost(f"{subject} gave no answer in time (step_timeout) and was killed")
+        code = process.exitcode
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        return WorkerLost(
+            f"{subject} ended {how}, without a Python error: it was killed, crashed, or ran out of "
+            "memory"
+        )
+
+
+def _end(process: BaseProcess, seconds: float) -> None:
+    """Kill a process that does not end by itself in time."""
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def _without_main_script() -> Any:
+    """Start a process without the user's script.
+
+    multiprocessing would import the main script again in each worker: JAX with it, and, in a
+    script without the `if __name__ == "__main__"` guard, the whole training. Workers need
+    nothing of it, because cloudpickle sends what is defined there by value.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
