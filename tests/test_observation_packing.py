@@ -189,7 +189,7 @@ def test_the_callers_arrays_are_neither_kept_nor_touched():
 @pytest.mark.processes
 def test_no_jax_is_imported():
     code = "import sys, understudy.observation_packing; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_tests_change_no_import_path():
 
 def python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=300
     )
 
 

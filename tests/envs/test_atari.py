@@ -274,4 +274,4 @@ def test_workers_do_not_load_jax_for_it():
         "env = Stacked(atari('Pong')(), 2); env.reset(seed=0); env.step(0);"
         "assert 'jax' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)

@@ -176,7 +176,7 @@ def test_the_room_is_lazy():
         "envs.EpisodeSeeds; assert 'jax' not in sys.modules;"
         "envs.CheckReport; assert callable(envs.check)"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
 
 
 def test_a_vector_environment_stays_in_this_process():
