@@ -145,7 +145,7 @@ def workers_of(agent):
 
 
 def rings_of(agent):
-    return workers_of(agent).named()
+    return workers_of(agent).state_dict()
 
 
 def stored_by(agent):
@@ -176,7 +176,7 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
     assert int(running.count[0]) == 80  # statistics are the learner's
     unbroken.close()
     with pytest.raises(CheckpointError, match="does not hold the replay of 2 gradient workers"):
-        workers_of(resumed).put_back({"shard.0.cursor": np.zeros(1)})
+        workers_of(resumed).load_state_dict({"shard.0.cursor": np.zeros(1)})
     resumed.close()
 
 
@@ -226,7 +226,7 @@ def test_lost_objects_are_sent_again(ray, monkeypatch):
         workers.add(collector, make_chunk(number, steps=4))
     learner, _ = workers.learn(learner, None, 0, 10)
     assert list(learner.state.updates) == [10] * MEMBERS and len(gets) > 20
-    kept = workers.named()  # once, though it was sent again when its arrival was not heard of
+    kept = workers.state_dict()  # once, though it was sent again when its arrival was not heard of
     assert (kept["shard.0.stored"] == 8).all() and (kept["shard.1.stored"] == 4).all()
 
     def lose(reference):

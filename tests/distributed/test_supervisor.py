@@ -139,7 +139,7 @@ def test_fruitless_replacements_end():
     ordered(pool, slot)
     with pytest.raises(ClusterError, match=r"collector 0 was replaced 5 times .* it died$"):
         pool.replace(slot, "died")
-    assert pool.ordered() == 0 and pool.ask("named") == [None, None]
+    assert pool.ordered() == 0 and pool.ask("state_dict") == [None, None]
 
 
 def test_a_delivery_between_them_makes_them_fruitful():

@@ -157,4 +157,4 @@ def test_an_endless_episode_is_not_kept_for_ever(monkeypatch):
     for step in range(10_000):
         kept.note(action, np.array([False, step % 1_000 == 999]))
     assert kept._kept.nbytes <= 2 * 3_000 * action.nbytes
-    assert kept.named(envs)["lengths"].tolist() == [-1, 0]  # the endless one cannot come back
+    assert kept.state_dict(envs)["lengths"].tolist() == [-1, 0]  # the endless one cannot come back

@@ -18,7 +18,7 @@ from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, capture, restore
 from understudy.runs import checkpoint
-from understudy.state_dict import name_leaves
+from understudy.state_dict import state_dict
 from understudy.types import CheckpointError
 
 pytestmark = pytest.mark.agents
@@ -38,7 +38,7 @@ def assert_finite(state):
         lambda x: [np.asarray(x)[lane, :count] for lane, count in enumerate(stored)],
         experience.storage,
     )
-    for name, leaf in name_leaves((elites, lanes, state.emitter)).items():
+    for name, leaf in state_dict((elites, lanes, state.emitter)).items():
         assert leaf.dtype.kind != "f" or np.isfinite(leaf).all(), name
 
 

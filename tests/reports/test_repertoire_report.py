@@ -13,7 +13,7 @@ from understudy.qd.tessellation import make_cvt, make_grid
 from understudy.reports.repertoire_report import read_map, report
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
-from understudy.state_dict import under
+from understudy.state_dict import add_prefix
 
 LOW, HIGH, NAMES = (0.0, -2.0), (1.0, 2.0), ("left foot", "right foot")
 CVT = make_cvt(20, LOW, HIGH, samples=500)
@@ -43,7 +43,7 @@ def write_run(folder, grid=None, repertoire=None, facts=(), **about):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(said))
     found = grown(cells) if repertoire is None else repertoire(cells)
-    world = under("repertoire", pack(found)) | {"rest.offset": np.float32(-5)}
+    world = add_prefix("repertoire", pack(found)) | {"rest.offset": np.float32(-5)}
     checkpoint.write(checkpoint.place_of(folder, 300), {"learner": {}, "world": world}, said)
     with CsvLog(folder / "progress.csv") as log:
         for row in range(3):

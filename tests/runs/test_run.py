@@ -49,10 +49,10 @@ class Counting(Trainer):
     def close(self):
         pass
 
-    def _name_acting(self):
+    def _acting_state_dict(self):
         return {}
 
-    def _put_acting_back(self, acting):
+    def _load_acting(self, acting):
         pass
 
 

@@ -35,7 +35,7 @@ from understudy.runs.handed import Handed, check_weights, name_of
 from understudy.runs.run import Callback, Run, RunConfig, Summary, check_callbacks
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
-from understudy.state_dict import name_leaves
+from understudy.state_dict import state_dict
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.evaluation import Evaluation, EvaluationPlan
 from understudy.training.factory import longest_episode, see_stacked
@@ -242,7 +242,7 @@ class Agent:
         )
         single.preset, single._device = self.preset, self._device
         single._class_name = self._class_name
-        learner = name_leaves(take_seed(self._learner(), index))
+        learner = state_dict(take_seed(self._learner(), index))
         position = dataclasses.replace(self._position())  # its own: ours moves on
         single._take(Snapshot(position, learner, None), refill=True)
         return single

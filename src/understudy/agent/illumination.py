@@ -39,7 +39,7 @@ from understudy.runs import checkpoint
 from understudy.runs.run import Callback, check_callbacks
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
-from understudy.state_dict import name_leaves
+from understudy.state_dict import state_dict
 from understudy.training.devices import find_device, use_compilation_cache
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import begin, metric_names
@@ -327,7 +327,7 @@ class Illumination:
         networks = {"actor": policy} | self._critics()
         alone = jax.tree.map(lambda leaf: jnp.copy(leaf)[None], networks)
         learner = self._blank._replace(state=self._plan.td3.set_weights(state, alone))
-        snapshot = Snapshot(AgentPosition(), name_leaves(learner), None)
+        snapshot = Snapshot(AgentPosition(), state_dict(learner), None)
         agent._take(snapshot, refill=True)
         return agent
 

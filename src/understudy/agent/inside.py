@@ -11,7 +11,7 @@ from understudy.envs.base import NativeEnv
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.ops.schedules import Schedule, describe, last_step, spanning
-from understudy.state_dict import put_back
+from understudy.state_dict import load_state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
 from understudy.training.snapshot import Snapshot
@@ -71,7 +71,7 @@ class Loaded:
 
     @staticmethod
     def of(setting: Setting, snapshot: Snapshot, may_refill: bool) -> "Loaded":
-        learner = put_back(learner_shapes(setting), snapshot.learner)
+        learner = load_state_dict(learner_shapes(setting), snapshot.learner)
         return Loaded(snapshot, learner, may_refill)
 
     def go_on(self, make: Callable[[], Trainer]) -> Trainer:

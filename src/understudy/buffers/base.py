@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.buffers import sum_tree
 from understudy.buffers.sum_tree import SumTree
-from understudy.state_dict import Named, name_leaves, name_shapes, put_back
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, state_dict
 from understudy.types import Chunk, Key, Scalar, Spec, Tree
 
 SMALLEST_ERROR = 1e-6  # added to errors, so that every step can be sampled again
@@ -78,13 +78,13 @@ class Buffer(abc.ABC):
         shapes = jax.eval_shape(self.init)
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
-    def state_dict(self, state: Any) -> Named:
+    def state_dict(self, state: Any) -> StateDict:
         """Copies of all arrays, [seeds, ...], by name."""
-        return name_leaves(state)
+        return state_dict(state)
 
-    def load_state_dict(self, empty: Any, arrays: Named) -> Any:
+    def load_state_dict(self, empty: Any, arrays: StateDict) -> Any:
         """The state that `state_dict` was given; `empty` is what `init` makes, and is given up."""
-        return put_back(empty, arrays)
+        return load_state_dict(empty, arrays)
 
 
 def revise(
@@ -102,32 +102,31 @@ def revise(
     return Priorities(tree, jnp.where(accepted, jnp.maximum(largest, jnp.max(priority)), largest))
 
 
-def name_used_slots(state: Any) -> Named:
+def used_slots_state_dict(state: Any) -> StateDict:
     """The arrays of a state with `storage` [seeds, lanes, slots, ...], without the slots that were
     never written to: most of them, early in a run."""
     slots = state.storage.reward.shape[2]
     used = min(int(jnp.max(jnp.maximum(state.cursor, state.stored))) + 1, slots)
-    arrays = name_leaves(state)
+    arrays = state_dict(state)
     return {
         name: array[:, :, :used] if name.startswith("storage.") else array
         for name, array in arrays.items()
     }
 
 
-def put_used_slots_back(empty: Tree, arrays: Named) -> Any:
+def load_used_slots(empty: Tree, arrays: StateDict) -> Any:
     """The opposite. `empty` is given up. Lanes that have wrapped around are refused where they have
     another number of slots: their oldest steps would lie in the wrong place."""
     whole = dict(arrays)
     cursor, stored = (arrays.get(name, np.zeros(0)) for name in ("cursor", "stored"))
     wrapped = not np.array_equal(cursor, stored)
-    for name, leaf in name_shapes(empty).items():
-        part = arrays.get(name)
-        if part is None or not name.startswith("storage.") or part.ndim < 3:
-            continue
-        if part.shape[2] < leaf.shape[2] and part.shape[:2] == leaf.shape[:2] and not wrapped:
+    for name, leaf in add_prefix("storage", empty.storage._asdict()).items():
+        part = arrays.get(name, np.zeros(0))
+        shorter = part.ndim > 2 and part.shape[2] < leaf.shape[2]
+        if shorter and part.shape[:2] == leaf.shape[:2] and not wrapped:
             whole[name] = np.zeros((*leaf.shape[:3], *part.shape[3:]), part.dtype)
             whole[name][:, :, : part.shape[2]] = part
-    return put_back(empty, whole)
+    return load_state_dict(empty, whole)
 
 
 def lanes_of(chunk: Chunk) -> Int32[Array, " lanes"]:

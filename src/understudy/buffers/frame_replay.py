@@ -28,15 +28,15 @@ from understudy.buffers.base import (
     Indices,
     Priorities,
     lanes_of,
-    name_used_slots,
+    load_used_slots,
     own_lanes,
     put_lanes,
-    put_used_slots_back,
     revise,
+    used_slots_state_dict,
 )
 from understudy.buffers.frame_batch import Drawn, frames_back, sequence_errors, to_batch
 from understudy.ops.exploration import below
-from understudy.state_dict import Named
+from understudy.state_dict import StateDict
 from understudy.types import Batch, Chunk, Key, Sequences, Spec
 
 # Of so many candidates for a row the first that is a step is taken. Where none is, its neighbor
@@ -337,11 +337,11 @@ class FrameReplayBuffer(Buffer):
             errors = sequence_errors(errors, weight, len(indices), self.priority_mix)
         return revise(state.priorities, indices, errors, self.priority_exponent, accepted)
 
-    def state_dict(self, state: FrameReplayState) -> Named:
-        return name_used_slots(state)
+    def state_dict(self, state: FrameReplayState) -> StateDict:
+        return used_slots_state_dict(state)
 
-    def load_state_dict(self, empty: FrameReplayState, arrays: Named) -> FrameReplayState:
-        return put_used_slots_back(empty, arrays)
+    def load_state_dict(self, empty: FrameReplayState, arrays: StateDict) -> FrameReplayState:
+        return load_used_slots(empty, arrays)
 
 
 def _write(store: Any, lane: Array, slots: list[Array], rows: list[Any]) -> Array:

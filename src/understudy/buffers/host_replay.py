@@ -19,7 +19,7 @@ from understudy.buffers.base import Buffer, Hyper
 from understudy.buffers.frame_batch import Drawn, to_batch
 from understudy.buffers.frame_replay import TRIES, FrameReplayBuffer, FrameReplayState
 from understudy.errors import CheckpointError, ConfigError
-from understudy.state_dict import Named, copy_to_file, to_host
+from understudy.state_dict import StateDict, copy_to_file, to_host
 from understudy.types import Batch, Chunk, Key, Spec
 
 LARGEST_DRAW = 2**26  # bytes that go to the device at once, unless one update needs more
@@ -135,7 +135,7 @@ class HostReplayBuffer(Buffer):
         """The batch of what the host has drawn for one update."""
         return to_batch(state, hyper), None
 
-    def state_dict(self, state: FrameReplayState) -> Named:
+    def state_dict(self, state: FrameReplayState) -> StateDict:
         """Copies [seeds, lanes, ...] without the slots that were never written to: in memory, or of
         what is in a file, in another one."""
         used = int(np.max(np.maximum(state.cursor, state.stored))) + 1
@@ -147,7 +147,7 @@ class HostReplayBuffer(Buffer):
             return copy_to_file(views, self.directory)
         return {name: to_host(array) for name, array in views.items()}
 
-    def load_state_dict(self, empty: FrameReplayState, arrays: Named) -> FrameReplayState:
+    def load_state_dict(self, empty: FrameReplayState, arrays: StateDict) -> FrameReplayState:
         parts = {}
         for name, array in self._arrays(empty).items():
             found = arrays.get(name, np.zeros(0))
@@ -164,7 +164,7 @@ class HostReplayBuffer(Buffer):
             array[...] = found
         return empty
 
-    def _arrays(self, state: FrameReplayState) -> Named:
+    def _arrays(self, state: FrameReplayState) -> StateDict:
         flat = {f"storage.{name}": array for name, array in state.storage._asdict().items()}
         flat |= {"cursor": state.cursor, "stored": state.stored, "age": state.age}
         if state.recurrent_state is not None:
@@ -181,7 +181,7 @@ class HostReplayBuffer(Buffer):
         return jax.tree.map(lambda x: x[seed * lanes : (seed + 1) * lanes], state)
 
 
-def is_of_host(arrays: Named) -> bool:
+def is_of_host(arrays: StateDict) -> bool:
     """Whether these are the arrays of a `HostReplayBuffer`."""
     return "slots" in arrays
 

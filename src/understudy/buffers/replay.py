@@ -22,16 +22,16 @@ from understudy.buffers.base import (
     Indices,
     Priorities,
     lanes_of,
-    name_used_slots,
+    load_used_slots,
     own_lanes,
     put_lanes,
-    put_used_slots_back,
     revise,
+    used_slots_state_dict,
 )
 from understudy.buffers.step_shapes import row_shapes
 from understudy.ops.exploration import below
 from understudy.ops.returns import n_step as n_step_return
-from understudy.state_dict import Named
+from understudy.state_dict import StateDict
 from understudy.types import Batch, Chunk, Key, Spec, Step
 
 
@@ -204,11 +204,11 @@ class ReplayBuffer(Buffer):
             return None
         return revise(state.priorities, indices, errors, self.priority_exponent, accepted)
 
-    def state_dict(self, state: ReplayState) -> Named:
-        return name_used_slots(state)
+    def state_dict(self, state: ReplayState) -> StateDict:
+        return used_slots_state_dict(state)
 
-    def load_state_dict(self, empty: ReplayState, arrays: Named) -> ReplayState:
-        return put_used_slots_back(empty, arrays)
+    def load_state_dict(self, empty: ReplayState, arrays: StateDict) -> ReplayState:
+        return load_used_slots(empty, arrays)
 
 
 def _scatter(store: Array, lane: Array, slot: Array, row: Array) -> Array:

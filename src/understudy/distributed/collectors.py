@@ -67,15 +67,11 @@ class RemoteCollector:
         faults = dict(collector.faults)
         return Delivery(self._place, self._attempt, order, rows, collector.episodes(), faults)
 
-    def named(self) -> dict[str, np.ndarray]:
-        from understudy.training.collector_state import state_dict
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return self._collector.state_dict()
 
-        return state_dict(self._collector)
-
-    def put_back(self, named: dict[str, np.ndarray]) -> None:
-        from understudy.training.collector_state import load_state_dict
-
-        load_state_dict(self._collector, named)
+    def load_state_dict(self, arrays: dict[str, np.ndarray]) -> None:
+        self._collector.load_state_dict(arrays)
 
     def process(self) -> int:
         """Its number, for those who want to know whom they lost."""

@@ -6,7 +6,6 @@ from typing import Any, final
 
 from understudy.distributed.collectors import Delivery, Order, Recipe, make_collector
 from understudy.distributed.supervisor import Slot
-from understudy.training.collector_state import load_state_dict, state_dict
 
 
 @final
@@ -39,12 +38,12 @@ class LocalCollectors:
         return [Delivery(0, slot.attempt, order, rows, episodes, faults)]
 
     def ask(self, method: str) -> list[Any]:
-        assert method == "named", method
-        return [state_dict(self._collector)]
+        assert method == "state_dict", method
+        return [self._collector.state_dict()]
 
-    def put_back(self, kept: list[Any]) -> None:
+    def load_state_dict(self, kept: list[Any]) -> None:
         if kept[0]:
-            load_state_dict(self._collector, kept[0])
+            self._collector.load_state_dict(kept[0])
 
     def rested(self) -> None:
         """There is no clock to be kept."""

@@ -27,7 +27,7 @@ from understudy.distributed.replay_shards import ShardedWorkers
 from understudy.distributed.supervisor import Slot, Supervisor
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
-from understudy.state_dict import Named, part_of, under
+from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import Setting
 from understudy.training.snapshot import Snapshot
@@ -289,26 +289,26 @@ class ClusterTrainer(Trainer):
         if isinstance(self._workers, GradientWorkers):
             self._workers.use_buffer(self.buffer)
 
-    def _name_experience(self) -> Named:
+    def _experience_state_dict(self) -> StateDict:
         if isinstance(self._workers, ShardedWorkers):
-            return self._workers.named()
-        return super()._name_experience()
+            return self._workers.state_dict()
+        return super()._experience_state_dict()
 
-    def _put_experience_back(self, arrays: Named) -> None:
+    def _load_experience(self, arrays: StateDict) -> None:
         if isinstance(self._workers, ShardedWorkers):
-            self._workers.put_back(arrays)
+            self._workers.load_state_dict(arrays)
         else:
-            super()._put_experience_back(arrays)
+            super()._load_experience(arrays)
 
-    def _name_acting(self) -> Named:
+    def _acting_state_dict(self) -> StateDict:
         """Waits for what is in flight: it is kept, and learned from when the run goes on."""
         pool = self._pool()
         while pool.ordered():
             self._take_in(pool, pool.deliveries())
         named = {"version": np.array(self._version)}
-        for slot, kept in zip(pool.slots, pool.ask("named"), strict=True):
+        for slot, kept in zip(pool.slots, pool.ask("state_dict"), strict=True):
             told = {"attempt": np.array(slot.attempt), "torn": np.array(slot.torn)}
-            named |= under(f"collector.{slot.place}", told | under("kept", kept or {}))
+            named |= add_prefix(f"collector.{slot.place}", told | add_prefix("kept", kept or {}))
         for number, delivery in enumerate(self._arrived):
             order = delivery.order
             told = {
@@ -316,28 +316,28 @@ class ClusterTrainer(Trainer):
                 "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
             }
             fields = {name: delivery.rows[name] for name in self._rows.fields}
-            named |= under(f"arrived.{number}", told | under("rows", fields))
+            named |= add_prefix(f"arrived.{number}", told | add_prefix("rows", fields))
         return named
 
-    def _put_acting_back(self, acting: Named) -> None:
+    def _load_acting(self, acting: StateDict) -> None:
         """Everyone comes back with the episodes and the noise that they had; who had been lost
         begins anew."""
         self._version = int(acting["version"])
         places = range(max(self._cluster.collectors, 1))
-        stored = [part_of(acting, f"collector.{place}") for place in places]
-        kept = [part_of(one, "kept") for one in stored]
+        stored = [select_prefix(acting, f"collector.{place}") for place in places]
+        kept = [select_prefix(one, "kept") for one in stored]
         attempts = [int(one["attempt"]) + (not old) for one, old in zip(stored, kept, strict=True)]
         self._supervisor = pool = self._engage(attempts)
-        pool.put_back(kept)
+        pool.load_state_dict(kept)
         for slot, one, old in zip(pool.slots, stored, kept, strict=True):
             slot.torn = bool(one["torn"]) or not old
         number = 0
-        while one := part_of(acting, f"arrived.{number}"):
+        while one := select_prefix(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
             place = int(one["place"])
-            rows = rows_of(self._rows.dtype, part_of(one, "rows"))
+            rows = rows_of(self._rows.dtype, select_prefix(one, "rows"))
             delivery = Delivery(place, attempts[place], order, rows, empty, {}, bool(torn))
             self._arrived.append(delivery)
             number += 1

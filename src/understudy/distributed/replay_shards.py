@@ -35,7 +35,7 @@ from understudy.distributed.worker_pool import (
     send_recipe,
 )
 from understudy.errors import CheckpointError, ClusterError
-from understudy.state_dict import Named, part_of, under
+from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.devices import use_compilation_cache
 from understudy.training.gradient_sharding import Draws
 from understudy.training.replay_placement import init_program, room
@@ -111,10 +111,10 @@ class Shard:
     def gradients(self, sent: dict[str, np.ndarray], mask: Any) -> Any:
         return jax.device_get(self._answer(sent, self._experience, self._place, mask))
 
-    def named(self) -> Named:
+    def state_dict(self) -> StateDict:
         return self._buffer.state_dict(self._experience)
 
-    def put_back(self, arrays: Named) -> bool:
+    def load_state_dict(self, arrays: StateDict) -> bool:
         own = {name: np.array(array) for name, array in arrays.items()}  # not Ray's memory
         self._experience = self._buffer.load_state_dict(self._empty(), own)
         return True
@@ -196,15 +196,15 @@ class ShardedWorkers:
             if self._take(worker, reference) is None and worker.adding is None:
                 self._send_latest(worker)  # it was lost on the way, the worker was not
 
-    def named(self) -> Named:
-        named: Named = {}
+    def state_dict(self) -> StateDict:
+        named: StateDict = {}
         for worker in self.workers:
             self._settle(worker)
             kept = self._have(worker, lambda one: one.actor.named.remote())
-            named |= under(f"shard.{worker.place}", kept)
+            named |= add_prefix(f"shard.{worker.place}", kept)
         return named
 
-    def put_back(self, arrays: Named) -> None:
+    def load_state_dict(self, arrays: StateDict) -> None:
         stored = {name.split(".")[1] for name in arrays if name.startswith("shard.")}
         if stored != {str(worker.place) for worker in self.workers}:
             raise CheckpointError(
@@ -213,9 +213,9 @@ class ShardedWorkers:
             )
         self._flying.clear()
         for worker in self.workers:
-            kept = part_of(arrays, f"shard.{worker.place}")
+            kept = select_prefix(arrays, f"shard.{worker.place}")
             worker.latest, worker.empty = None, False
-            self._have(worker, lambda one, kept=kept: one.actor.put_back.remote(kept))
+            self._have(worker, lambda one, kept=kept: one.actor.load_state_dict.remote(kept))
 
     # -- updates ---------------------------------------------------------------------------------
 

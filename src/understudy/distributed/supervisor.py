@@ -162,10 +162,10 @@ class Supervisor:
         """Seconds of silence."""
         return self._patience if slot.delivered else max(self._patience, SECONDS_TO_START)
 
-    def put_back(self, kept: list[Any]) -> None:
+    def load_state_dict(self, kept: list[Any]) -> None:
         """Let everyone go on from what they had said of themselves; from nothing, anew."""
         told = [
-            slot.actor.put_back.remote(one)
+            slot.actor.load_state_dict.remote(one)
             for slot, one in zip(self.slots, kept, strict=True)
             if one
         ]

@@ -15,7 +15,7 @@ from understudy.errors import CheckpointError, ConfigError
 from understudy.qd.repertoire import Repertoire, empty
 from understudy.qd.tessellation import Cells, Cvt, Grid
 from understudy.runs import checkpoint
-from understudy.state_dict import Named, name_leaves, put_back
+from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.types import Tree
 
 CELL, CENTROIDS = "cell", "centroids"
@@ -51,16 +51,16 @@ def load_repertoire(path: Path | str, policy_template: Tree, cells: Cells | None
     return Kept(repertoire, stored.manifest.get("about", {}))
 
 
-def pack(repertoire: Repertoire) -> Named:
+def pack(repertoire: Repertoire) -> StateDict:
     """Arrays by name, all finite: [filled, ...] each, and the centroids of a CVT."""
     cell = np.flatnonzero(repertoire.filled).astype(np.int32)
-    arrays = {CELL: cell} | name_leaves(jax.tree.map(lambda x: x[cell], _held(repertoire)))
+    arrays = {CELL: cell} | state_dict(jax.tree.map(lambda x: x[cell], _held(repertoire)))
     if isinstance(repertoire.cells, Cvt):
         arrays[CENTROIDS] = np.array(repertoire.cells.centroids)
     return arrays
 
 
-def unpack(arrays: Named, cells: Cells, policy_template: Tree) -> Repertoire:
+def unpack(arrays: StateDict, cells: Cells, policy_template: Tree) -> Repertoire:
     """The repertoire that was packed, to the bit."""
     arrays = {name: array for name, array in arrays.items() if name != CENTROIDS}
     cell = arrays.pop(CELL, np.zeros(()))
@@ -71,7 +71,7 @@ def unpack(arrays: Named, cells: Cells, policy_template: Tree) -> Repertoire:
     fresh = empty(cells, policy_template)
     held = _held(fresh)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(cell), *x.shape[1:]), x.dtype), held)
-    stored = put_back(shapes, arrays)
+    stored = load_state_dict(shapes, arrays)
     return Repertoire(
         **jax.tree.map(lambda all_, some: all_.at[cell].set(some), held, stored), cells=fresh.cells
     )
@@ -102,7 +102,7 @@ def describe_cells(cells: Cells) -> dict[str, Any]:
     return {"kind": "cvt", **bounds}
 
 
-def read_cells(path: Path | str, stored: Any, arrays: Named) -> Cells:
+def read_cells(path: Path | str, stored: Any, arrays: StateDict) -> Cells:
     try:
         bounds = [tuple(map(float, stored[name])) for name in ("low", "high")]
         if stored["kind"] == "grid":

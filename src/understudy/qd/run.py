@@ -22,7 +22,7 @@ from understudy.qd.repertoire_file import (
 from understudy.runs import checkpoint
 from understudy.runs.run import SECONDS_BETWEEN, Callback, Keeper, LogRow, explaining
 from understudy.runs.signals import Interruption
-from understudy.state_dict import Named, name_leaves, part_of, put_back, under
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.meter import Meter, read_meter
 from understudy.training.update import LearnerState
 from understudy.training.update_schedule import next_multiple
@@ -103,18 +103,18 @@ def corrected(repertoire: Repertoire, cells: np.ndarray, again: Again) -> Repert
 
 def capture(
     illuminator: Illuminator, position: Position, experience: bool = True
-) -> tuple[dict[str, Named], dict[str, Any]]:
+) -> tuple[dict[str, StateDict], dict[str, Any]]:
     """Groups of arrays and a part of the manifest, for a checkpoint. Without the experience it is
     a repertoire to use, but not to go on from."""
     state = illuminator.state
-    world = under("repertoire", pack(state.repertoire))
+    world = add_prefix("repertoire", pack(state.repertoire))
     rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
-    world |= under("rest", name_leaves(rest | {"counts": state.counts}))
+    world |= add_prefix("rest", state_dict(rest | {"counts": state.counts}))
     if state.experience is not None and experience:
         alone = jax.tree.map(lambda x: x[None], state.experience)
         buffer = illuminator.generations.plan.buffer
-        world |= under("experience", buffer.state_dict(alone))
-    learner = under("emitter", name_leaves(state.emitter))
+        world |= add_prefix("experience", buffer.state_dict(alone))
+    learner = add_prefix("emitter", state_dict(state.emitter))
     about = {"position": asdict(position), "cells": describe_cells(state.repertoire.cells)}
     return {"learner": learner, "world": world}, about
 
@@ -124,19 +124,19 @@ def restore(illuminator: Illuminator, kept: checkpoint.Stored) -> bool:
     state, world = illuminator.state, kept.groups["world"]
     template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype),
                             state.repertoire.policies)  # fmt: skip
-    arrays = part_of(world, "repertoire")
+    arrays = select_prefix(world, "repertoire")
     cells = read_cells(kept.place, kept.manifest.get("cells"), arrays)
     refuse_other_cells(kept.place, cells, state.repertoire.cells)
     rest = {"key": state.key, "generation": state.generation, "offset": state.offset}
-    rest = put_back(rest | {"counts": state.counts}, part_of(world, "rest"))
-    experience, stored = state.experience, part_of(world, "experience")
+    rest = load_state_dict(rest | {"counts": state.counts}, select_prefix(world, "rest"))
+    experience, stored = state.experience, select_prefix(world, "experience")
     if experience is not None and stored:
         alone = jax.tree.map(lambda x: x[None], experience)
         buffer = illuminator.generations.plan.buffer
         experience = jax.tree.map(lambda x: x[0], buffer.load_state_dict(alone, stored))
     illuminator.state = state._replace(
         repertoire=unpack(arrays, cells, template),
-        emitter=put_back(state.emitter, part_of(kept.groups["learner"], "emitter")),
+        emitter=load_state_dict(state.emitter, select_prefix(kept.groups["learner"], "emitter")),
         experience=experience,
         **rest,
     )

@@ -20,7 +20,7 @@ from understudy.reports.growth import EVALUATIONS, METRICS, OFFSET
 from understudy.reports.maps import cells_svg
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
-from understudy.state_dict import part_of
+from understudy.state_dict import select_prefix
 
 CONFIGS = {"pga-me": PGAMEConfig, "map-elites": MAPElitesConfig}
 BEST = 10  # elites with a row of their own
@@ -36,7 +36,7 @@ class Map(NamedTuple):
 def read_map(run_dir: Path | str) -> Map:
     """From the newest checkpoint of a run directory."""
     stored = checkpoint.read_newest(run_dir)
-    about, arrays = stored.manifest, part_of(stored.groups.get("world", {}), "repertoire")
+    about, arrays = stored.manifest, select_prefix(stored.groups.get("world", {}), "repertoire")
     try:
         told, grid = about["described_by"], about["config"]["grid"]
         cells = _cells(arrays, tuple(told["low"]), tuple(told["high"]), grid)

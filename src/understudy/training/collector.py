@@ -6,13 +6,23 @@ are decided while the others are stepped.
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, final
 
+import jax
 import numpy as np
 
 from understudy.algorithms.base import Memory
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.training.actor import Acted, Actor
+from understudy.state_dict import (
+    StateDict,
+    add_prefix,
+    load_state_dict,
+    select_prefix,
+    state_dict,
+    to_host,
+)
+from understudy.training.actor import Acted, Actor, join
 from understudy.training.open_episodes import EpisodeTally, OpenActions
 from understudy.training.setup import Setting
 from understudy.training.step_packing import (
@@ -21,6 +31,7 @@ from understudy.training.step_packing import (
     acting_rows,
     as_bytes,
     extras_of,
+    rows_of,
     step_rows,
 )
 from understudy.types import Tree
@@ -143,6 +154,48 @@ class Collector:
     def faults(self) -> dict[str, int]:
         """What the environments did wrong and was survived, counted since the start."""
         return self.envs.faults
+
+    def state_dict(self) -> StateDict:
+        """Random keys, recurrent states, open episodes and the chunk at hand, by name: the same
+        for any number of parts."""
+        arrays = {"key": to_host(join([actor.key for actor in self.actors]))}
+        arrays |= add_prefix("tally", self.tally.state_dict())
+        arrays |= add_prefix("memory", state_dict(join([actor.memory for actor in self.actors])))
+        if self.seen is None:  # nothing has happened yet
+            return arrays
+        fields = self.acting_rows.fields or ()
+        arrays |= add_prefix("seen", {name: self.seen[name].copy() for name in fields})
+        if self.record:
+            chunk, fields = np.stack(self.record), self.step_rows.fields or ()
+            arrays |= add_prefix("chunk", {name: chunk[name] for name in fields})
+        return arrays | add_prefix("environments", self.open_actions.state_dict(self.envs))
+
+    def load_state_dict(self, arrays: StateDict) -> None:
+        """Go on from there. Environments come back by repeating the actions of open episodes."""
+        actors = self.actors
+        memory = join([actor.memory for actor in actors])
+        memory = load_state_dict(memory, select_prefix(arrays, "memory"))
+        key = load_state_dict(join([actor.key for actor in actors]), {"": arrays["key"]})
+        for actor, part in zip(actors, self.parts, strict=True):
+            own = jax.tree.map(itemgetter(part), (memory, key))
+            actor.memory, actor.key = jax.device_put(own, actor.device)
+        self.tally.load_state_dict(select_prefix(arrays, "tally"))
+        seen, chunk = select_prefix(arrays, "seen"), select_prefix(arrays, "chunk")
+        if not seen:
+            return
+        if chunk:
+            self.record = list(rows_of(self.step_rows, chunk))
+        before = rows_of(self.acting_rows, seen).reshape(-1)
+        spec = self.setting.spec.action.stored
+        action = np.zeros((len(before), *spec.shape), spec.dtype)
+        observation, lost = self.open_actions.bring_back(
+            self.envs, select_prefix(arrays, "environments"), before["observation"], action
+        )
+        self.see(observation, before["first"] | lost)
+        if lost.any():
+            self.tally.forget(lost)
+            if self.record:  # the latest step was its episode's last one
+                self.record[-1]["last"] |= lost.reshape(self.axes)
 
     def close(self) -> None:
         self.envs.close()

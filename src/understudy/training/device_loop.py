@@ -20,7 +20,7 @@ from understudy.algorithms.base import Memory
 from understudy.algorithms.optim import when
 from understudy.envs.base import NativeEnv
 from understudy.networks.encoders import without
-from understudy.state_dict import Named, name_leaves, put_back
+from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.training.actions import to_real, uniform_actions
 from understudy.training.device_sharding import divides_rows
 from understudy.training.learner import move, updates
@@ -144,11 +144,11 @@ class DeviceTrainer(Trainer):
         self._world = self._world._replace(episodes=forgotten)
         return taken
 
-    def _name_acting(self) -> Named:
-        return name_leaves(self._world)
+    def _acting_state_dict(self) -> StateDict:
+        return state_dict(self._world)
 
-    def _put_acting_back(self, acting: Named) -> None:
-        self._world = put_back(self._world, acting)
+    def _load_acting(self, acting: StateDict) -> None:
+        self._world = load_state_dict(self._world, acting)
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""

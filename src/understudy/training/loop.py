@@ -20,9 +20,8 @@ import numpy as np
 
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.envs.base import HostEnvs
-from understudy.state_dict import Named, name_leaves, part_of, put_back, under
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.collector import Collector
-from understudy.training.collector_state import load_state_dict, state_dict
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import step_rows
@@ -126,18 +125,18 @@ class HostTrainer(Trainer):
             self._use_policy(self._newest_policy())
         self.transport.restart_counting(self.position.updates)
 
-    def _name_acting(self) -> Named:
+    def _acting_state_dict(self) -> StateDict:
         """In mid-chunk also the policy that acts: the learner's has moved on."""
-        named = state_dict(self.collector)
+        arrays = self.collector.state_dict()
         if self._on_policy or self.position.iterations % self._chunk_steps == 0:
-            return named
-        return named | under("policy", name_leaves(self._acting_policy))
+            return arrays
+        return arrays | add_prefix("policy", state_dict(self._acting_policy))
 
-    def _put_acting_back(self, acting: Named) -> None:
-        load_state_dict(self.collector, acting)
-        policy = part_of(acting, "policy")
+    def _load_acting(self, acting: StateDict) -> None:
+        self.collector.load_state_dict(acting)
+        policy = select_prefix(acting, "policy")
         if policy:
-            put = put_back(self.transport.policy(), policy)
+            put = load_state_dict(self.transport.policy(), policy)
             self._use_policy(jax.device_put(put, self.transport.act_device))
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:

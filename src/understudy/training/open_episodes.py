@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.state_dict import Named
+from understudy.state_dict import StateDict
 
 LONGEST = 100_000  # actions kept; an episode that is longer cannot be brought back
 
@@ -39,7 +39,7 @@ class OpenActions:
         if 1 in last.tobytes():
             self._begun[last] = self._count
 
-    def named(self, envs: HostEnvs) -> Named:
+    def state_dict(self, envs: HostEnvs) -> StateDict:
         """Each open episode's number and actions; a length of -1 where it cannot come back."""
         past = [self._of_row(row) if envs.replayable else None for row in range(envs.num_envs)]
         kept = [actions for actions in past if actions is not None and len(actions)]
@@ -50,21 +50,21 @@ class OpenActions:
         }
 
     def bring_back(
-        self, envs: HostEnvs, named: Named, seen: np.ndarray, action: np.ndarray
+        self, envs: HostEnvs, arrays: StateDict, seen: np.ndarray, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Replay what was open; gives observations and which rows' episodes are lost.
 
         A row that does not come to the observation it was last `seen` at is not deterministic;
         like those that cannot be replayed at all, it begins a new episode. `action` [rows, ...]
         says what actions look like."""
-        lengths, lost = named["lengths"], named["lengths"] < 0
+        lengths, lost = arrays["lengths"], arrays["lengths"] < 0
         ends = np.cumsum(np.maximum(lengths, 0))
         past = [
-            named["actions"][end - max(length, 0) : end] if length > 0 else action[:0]
+            arrays["actions"][end - max(length, 0) : end] if length > 0 else action[:0]
             for end, length in zip(ends, lengths, strict=True)
         ]
         if envs.replayable:
-            observation = envs.replay(named["episodes"] + lost, past)
+            observation = envs.replay(arrays["episodes"] + lost, past)
             strayed = ~lost & (observation != seen).reshape(len(lost), -1).any(axis=1)
             if strayed.any():
                 _log.warning(
@@ -74,7 +74,7 @@ class OpenActions:
                 )
                 lost = lost | strayed
                 past = [action[:0] if gone else a for gone, a in zip(lost, past, strict=True)]
-                observation = envs.replay(named["episodes"] + lost, past)
+                observation = envs.replay(arrays["episodes"] + lost, past)
         else:
             lost, past, observation = (
                 np.ones(len(lost), bool),
@@ -142,7 +142,7 @@ class EpisodeTally:
         self._ended = [[] for _ in self._ended]
         return taken
 
-    def named(self) -> Named:
+    def state_dict(self) -> StateDict:
         ended = [(m, *episode) for m, episodes in enumerate(self._ended) for episode in episodes]
         return {
             "returns": self._returns.copy(),
@@ -150,8 +150,8 @@ class EpisodeTally:
             "ended": np.array(ended, np.float64).reshape(-1, 3),  # seed, return, length
         }
 
-    def put_back(self, named: Named) -> None:
-        self._returns[:] = named["returns"]
-        self._lengths[:] = named["lengths"]
-        for seed_index, total, length in named["ended"]:
+    def load_state_dict(self, arrays: StateDict) -> None:
+        self._returns[:] = arrays["returns"]
+        self._lengths[:] = arrays["lengths"]
+        for seed_index, total, length in arrays["ended"]:
             self._ended[int(seed_index)].append((float(total), int(length)))

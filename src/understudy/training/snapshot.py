@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from understudy.state_dict import Named
+from understudy.state_dict import StateDict
 
 
 @dataclass
@@ -26,10 +26,10 @@ class Snapshot:
     remembers) may be left out: then only what was learned comes back."""
 
     position: Position
-    learner: Named
-    world: Named | None
+    learner: StateDict
+    world: StateDict | None
 
-    def groups(self, world: bool = True) -> dict[str, Named]:
+    def groups(self, world: bool = True) -> dict[str, StateDict]:
         """For a checkpoint, each to a file of its own."""
         learner = {"learner": self.learner}
         return learner | {"world": self.world} if world and self.world is not None else learner

@@ -16,7 +16,7 @@ from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import Buffer
 from understudy.buffers.host_replay import is_of_host
 from understudy.ops.schedules import Schedule
-from understudy.state_dict import Named, name_leaves, part_of, put_back, under
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.training.initialization import begin, metric_names
@@ -153,8 +153,8 @@ class Trainer(abc.ABC):
         """A copy of everything on the host, between two iterations."""
         return Snapshot(
             position=replace(self.position),
-            learner=name_leaves(self.learner),
-            world=self._name_world() if world else None,
+            learner=state_dict(self.learner),
+            world=self._world_state_dict() if world else None,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -166,26 +166,26 @@ class Trainer(abc.ABC):
             position = replace(snapshot.position, refilled_from=snapshot.position.iterations)
         else:
             position = replace(snapshot.position)
-            self._put_world_back(snapshot.world)
-        self.learner = put_back(self.learner, snapshot.learner)
+            self._load_world(snapshot.world)
+        self.learner = load_state_dict(self.learner, snapshot.learner)
         self.position = position
         self.update_schedule = self._make_update_schedule()
         if position.refilled_from:
             self.update_schedule = self.update_schedule.refilling(position.refilled_from)
 
-    def _name_world(self) -> Named:
+    def _world_state_dict(self) -> StateDict:
         """Experience, and what the loop itself adds to it."""
-        named = under("experience", self._name_experience())
-        return named | under("acting", self._name_acting())
+        arrays = add_prefix("experience", self._experience_state_dict())
+        return arrays | add_prefix("acting", self._acting_state_dict())
 
-    def _put_world_back(self, world: Named) -> None:
-        self._put_experience_back(part_of(world, "experience"))
-        self._put_acting_back(part_of(world, "acting"))
+    def _load_world(self, world: StateDict) -> None:
+        self._load_experience(select_prefix(world, "experience"))
+        self._load_acting(select_prefix(world, "acting"))
 
-    def _name_experience(self) -> Named:
+    def _experience_state_dict(self) -> StateDict:
         return self.buffer.state_dict(self.experience)
 
-    def _put_experience_back(self, arrays: Named) -> None:
+    def _load_experience(self, arrays: StateDict) -> None:
         """Kept where it was, even if there would be more, or less, space elsewhere by now."""
         if is_of_host(arrays) != self.buffer.fed:
             self._move_experience(EVERYWHERE[1:] if is_of_host(arrays) else EVERYWHERE[:1])
@@ -197,11 +197,11 @@ class Trainer(abc.ABC):
         self.held.use_buffer(self.buffer, experience)
 
     @abc.abstractmethod
-    def _name_acting(self) -> Named:
+    def _acting_state_dict(self) -> StateDict:
         """What acting and stepping have come to: environments, memory, random keys."""
 
     @abc.abstractmethod
-    def _put_acting_back(self, acting: Named) -> None: ...
+    def _load_acting(self, acting: StateDict) -> None: ...
 
     def settle(self) -> None:
         """Wait until the device has done what it was given."""
