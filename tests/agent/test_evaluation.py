@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import understudy as us
+from understudy.envs.seeds import EVALUATION, SELECTION
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -40,8 +41,8 @@ def test_environments_of_earlier_evaluations_are_closed(agent):
     for seed in range(20, 25):
         agent.evaluate(2, seed=seed)
     agent.selection_returns(2)
-    kept = {plan.seed for plan in agent._evaluating._evaluators}
-    assert kept == {None, 24} and len(agent._evaluating._evaluators) == 2
+    kept = [(plan.seeds.stream, plan.seeds.seed) for plan in agent._evaluating._runners]
+    assert sorted(kept) == [(SELECTION, agent.seed), (EVALUATION, 24)]
 
 
 def test_random_actions(agent):

@@ -30,8 +30,8 @@ BANNED = {
     "moments": "statistics, optimizer state",
     "movement": "schedule",
     "parcel": "chunk",
-    "performance": "episode steps",
-    "playhouse": "population runner",
+    "performance": "episode chunks",
+    "playhouse": "episode runner",
     "post": "slot",
     "programme": "episode plan",
     "ring": "replay buffer",
@@ -52,7 +52,6 @@ EXCEPTIONS = {
     # Other meanings of the word.
     "member", "members",  # of an ensemble, and of a sweep
     "_refuse_members", "_same_members", "_with_members",  # of an archive, and of a sweep
-    "by_member", "_members",  # policies of a population
     "__post_init__",
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
     "film", "_film",  # a video

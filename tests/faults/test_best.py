@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.training.evaluation import Evaluation, EvaluationPlan
+from understudy.training.episode_runner import EpisodeResults
 
 pytestmark = pytest.mark.agents
 
@@ -15,20 +15,20 @@ RUN = us.RunConfig(evaluate_every=0, evaluation_episodes=1)
 
 
 class Judge:
-    """An evaluator that says what it was told to."""
+    """An episode runner with the given returns."""
 
     def __init__(self, *returns):
-        self.said = Evaluation(np.array(returns, np.float64)[:, None], None)
+        self.results = EpisodeResults(np.array(returns), np.ones(len(returns)), None)
 
-    def play(self, policy):
-        return self.said
+    def run(self, policy):
+        return self.results
 
     def close(self):
         pass
 
 
 def judged(agent, *returns):
-    agent._evaluating._evaluators[EvaluationPlan(1)] = Judge(*returns)
+    agent._evaluating._runners[agent._evaluating.plan_selection(1)] = Judge(*returns)
     return agent
 
 
@@ -44,5 +44,5 @@ def test_a_worse_second_call_keeps_the_best_of_the_first(tmp_path):
 
 def test_a_member_without_a_number_is_never_the_best():
     agent = judged(us.SAC("jax:Pendulum-v1", CONFIG, num_seeds=3), 1.0, np.nan, 3.0)
-    agent._play(EvaluationPlan(1))
+    agent.selection_returns(1)
     assert agent.best.seed == 2

@@ -19,6 +19,7 @@ from understudy.qd.on_host import HostIlluminator
 from understudy.qd.run import Position, capture, restore
 from understudy.runs import checkpoint
 from understudy.state_dict import state_dict
+from understudy.training.episode_runner import HostEpisodeRunner
 from understudy.types import CheckpointError
 
 pytestmark = pytest.mark.agents
@@ -110,7 +111,8 @@ def test_a_native_policy_that_gives_nan(troubled):
 def on_host(trouble, workers=0, **guard):
     source = resolve(partial(Walk, 0.3, trouble))
     chosen = plan(True, source.spec, host_place())
-    return HostIlluminator(chosen, source, workers, Guard(**guard))
+    runner = HostEpisodeRunner(chosen.episode_plan, source, workers, Guard(**guard))
+    return HostIlluminator(chosen, runner)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import understudy as us
 from tests.faults.resume_cases import QUICK, make
 from understudy.runs import checkpoint
 from understudy.runs.lock import RunLock
-from understudy.training.evaluation import Evaluation, EvaluationPlan
+from understudy.training.episode_runner import EpisodeResults
 from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents
@@ -157,7 +157,7 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
 def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
     """Also where it was due before the evaluation of the same step."""
     agent = make(KIND, ENV, num_seeds=2)
-    agent._evaluating._evaluators[EvaluationPlan(1)] = Judge()
+    agent._evaluating._runners[agent._evaluating.plan_selection(1)] = Judge()
     agent.train(40, run=OFTEN, run_dir=tmp_path, progress=False)
     assert us.load(tmp_path).best.seed == agent.best.seed == agent.seed + 1
 
@@ -165,8 +165,8 @@ def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
 class Judge:
     """Finds the second member better."""
 
-    def play(self, policy):
-        return Evaluation(np.array([[0.0], [1.0]]), None)
+    def run(self, policy):
+        return EpisodeResults(np.array([0.0, 1.0]), np.ones(2), None)
 
     def close(self):
         pass

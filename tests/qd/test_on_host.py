@@ -16,6 +16,7 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd import on_host
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
+from understudy.training.episode_runner import HostEpisodeRunner
 from understudy.types import EnvironmentError
 
 pytestmark = pytest.mark.agents
@@ -27,7 +28,8 @@ def on_host_walk(guided=True, spread=0.5, workers=0, trouble=None, guard=None, *
     source = resolve(partial(Walk, spread, trouble))
     descriptor = place(settings.pop("over", "last"))
     chosen = plan(guided, source.spec, descriptor, **settings)
-    return HostIlluminator(chosen, source, workers, guard or Guard())
+    runner = HostEpisodeRunner(chosen.episode_plan, source, workers, guard or Guard())
+    return HostIlluminator(chosen, runner)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,10 @@ from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
 from understudy.buffers import ReplayBuffer
 from understudy.envs import EpisodeSeeds, Guard, SerialEnvs
-from understudy.training.episode_runner import HostEpisodeRunner, NativeEpisodeRunner, finish
-from understudy.types import Chunk, Continuous
+from understudy.envs.make import EnvSource
+from understudy.training.episode_runner import EpisodePlan, HostEpisodeRunner
+from understudy.training.native_episode_runner import NativeEpisodeRunner
+from understudy.types import Continuous
 
 # They end after 1, 2 and 4 steps, and not at all: numbers that float32 adds without rounding.
 WAYS = ((1.0, 0.5), (0.5, -0.25), (0.25, 1.0), (-0.5, 0.0))
@@ -48,26 +50,31 @@ BUFFER = ReplayBuffer(SPEC, 400, ROWS)
 add = jax.jit(BUFFER.add)
 
 
-def play_native(over, limit):
-    walk = NativeWalk()
-    runner = NativeEpisodeRunner(Onward(), walk, SPEC, (ROWS, 1), place(over), limit, buffer=BUFFER)
+def episode_plan(descriptor, limit=None, algorithm=None):
+    return EpisodePlan(
+        algorithm or Onward(), SPEC, SEEDS, ROWS, descriptor=descriptor, episode_length=limit,
+        attempts=3,
+    )  # fmt: skip
+
+
+def play_native(over, limit, walk=None):
+    runner = NativeEpisodeRunner(episode_plan(place(over), limit), walk or NativeWalk(), BUFFER)
     return jax.jit(runner.play)(jnp.array(WAYS), KEYS, BUFFER.init())
 
 
-def host_runner(over="last", limit=None, plans=None, guard=None):
+def source_of(envs):
+    return EnvSource(None, envs.spec, ROWS, lambda *_: envs)
+
+
+def play_host(over, limit, only=True, ways=WAYS, plans=None, guard=None):
     parts = [partial(Walk, plan=(plans or {}).get(row)) for row in range(ROWS)]
     envs = SerialEnvs(parts, SEEDS, True, guard or Guard(), host_place(over))
-    return HostEpisodeRunner(Onward(), envs, (ROWS, 1), host_place(over), limit)
-
-
-def play_host(over, limit, only=True, ways=WAYS, **trouble):
-    runner, told = host_runner(over, limit, **trouble), []
-    observation = runner.envs.reset()
-    steps = runner.steps(jnp.array(ways), observation, tries=3, only=only)
-    played = finish(steps, told.append)
-    stored = BUFFER.init()
-    for step, valid in told:
-        stored = add(stored, Chunk.of_one_step(step, valid))
+    envs.steps_rows = only
+    runner = HostEpisodeRunner(episode_plan(host_place(over), limit), source_of(envs))
+    chunks, stored = [], BUFFER.init()
+    played = runner.run(jnp.array(ways), on_chunk=chunks.append)
+    for chunk in chunks:
+        stored = add(stored, chunk)
     return played, stored
 
 
@@ -91,10 +98,10 @@ def assert_lane_is(stored, row, steps, action):
 
 def assert_told_is(played, row, steps, over):
     places = np.array([step["there"] for step in steps])
-    assert played.total[row] == sum(step["reward"] for step in steps)
-    assert played.steps[row] == len(steps)
+    assert played.returns[row] == sum(step["reward"] for step in steps)
+    assert played.lengths[row] == len(steps)
     wanted = places.mean(axis=0) if over == "mean" else places[-1]
-    np.testing.assert_allclose(played.descriptor[row], wanted, rtol=1e-6)
+    np.testing.assert_allclose(played.descriptors[row], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [None, 3, 1, 99])
@@ -106,7 +113,7 @@ def test_nothing_after_the_first_episode_counts(play, over, limit):
         steps = by_hand(way, min(limit or LENGTH, LENGTH))
         assert_told_is(played, row, steps, over)
         assert_lane_is(stored, row, steps, way)
-    assert stored.storage.last.any() and played.descriptor.dtype == np.float32
+    assert stored.storage.last.any() and played.descriptors.dtype == np.float32
 
 
 def test_a_cut_by_the_limit_is_no_termination():
@@ -128,13 +135,14 @@ def test_environments_that_reset_themselves_change_nothing():
 def test_networks_do_the_same_on_native_and_on_host_environments():
     td3 = find("td3")(find("td3").config_class(hidden_sizes=(8,)))
     policies = jax.vmap(lambda key: td3.policy(td3.init(SPEC, key)))(KEYS)
-    native = NativeEpisodeRunner(td3, NativeWalk(), SPEC, (ROWS, 1), place("mean"))
+    native = NativeEpisodeRunner(episode_plan(place("mean"), algorithm=td3), NativeWalk())
     there, _ = jax.jit(native.play)(policies, KEYS)
     envs = SerialEnvs([Walk] * ROWS, SEEDS, descriptor=host_place("mean"))
-    here = HostEpisodeRunner(td3, envs, (ROWS, 1), host_place("mean")).play(policies, envs.reset())
+    plan = episode_plan(host_place("mean"), algorithm=td3)
+    here = HostEpisodeRunner(plan, source_of(envs)).run(policies)
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert len(set(here.total.tolist())) == ROWS
+    assert len(set(here.returns.tolist())) == ROWS
 
 
 def raises(row, *steps):
@@ -158,7 +166,7 @@ def test_an_episode_cut_by_a_fault_begins_anew(over):
 def test_after_three_tries_it_has_failed(faults):
     guard, plans = Guard(most_rebuilds=9), raises(3, *[2] * faults)
     played, stored = play_host("mean", None, plans=plans, guard=guard)
-    assert bool(np.isnan(played.total[3])) == (faults == 3)
+    assert bool(np.isnan(played.returns[3])) == (faults == 3)
     assert int(stored.stored[3]) == (3 if faults == 3 else 2 + LENGTH)
     for row in range(3):
         assert_told_is(played, row, by_hand(WAYS[row]), "mean")
@@ -167,18 +175,16 @@ def test_after_three_tries_it_has_failed(faults):
 def test_a_policy_that_gives_no_numbers_fails_alone():
     ways = [WAYS[0], (np.nan, 0.0), *WAYS[2:]]
     played, stored = play_host("last", None, ways=ways)
-    assert np.isnan(played.total[1]) and int(stored.stored[1]) == 0
+    assert np.isnan(played.returns[1]) and int(stored.stored[1]) == 0
     for row in (0, 2, 3):
         assert_told_is(played, row, by_hand(WAYS[row]), "last")
     played, _ = play_host("last", None, ways=[(np.inf, np.nan)] * ROWS)
-    assert np.isnan(played.total).all()
+    assert np.isnan(played.returns).all()
 
 
 def test_steps_that_are_not_finite_stay_out_of_replay():
-    walk = NativeWalk(stumbles_at=-1.0)
-    runner = NativeEpisodeRunner(Onward(), walk, SPEC, (ROWS, 1), place("mean"), buffer=BUFFER)
-    played, stored = jax.jit(runner.play)(jnp.array(WAYS), KEYS, BUFFER.init())
-    assert np.isnan(played.total[3]) and np.isnan(played.descriptor[3]).all()
+    played, stored = play_native("mean", None, NativeWalk(stumbles_at=-1.0))
+    assert np.isnan(played.returns[3]) and np.isnan(played.descriptors[3]).all()
     until = by_hand(WAYS[3], 2)  # at -1.5 it stumbles
     assert_lane_is(stored, 3, until, WAYS[3])
     for row in range(3):

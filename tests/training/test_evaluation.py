@@ -12,9 +12,9 @@ import pytest
 from understudy.algorithms import find
 from understudy.algorithms.base import Algorithm
 from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.serial import SerialEnvs
-from understudy.training.evaluation import EvaluationPlan, HostEvaluator, NativeEvaluator
+from understudy.envs.make import resolve
+from understudy.envs.seeds import SELECTION, EpisodeSeeds
+from understudy.training.factory import make_episode_runner, plan_evaluation
 from understudy.training.trainer import Setting
 from understudy.types import ArraySpec, Continuous, Spec
 
@@ -45,10 +45,22 @@ class Same(Algorithm):
     init_params = optimizers = policy = gradients = choose = _unused
 
 
-def native(env, members, episodes, seed):
-    return NativeEvaluator(
-        Setting(Same(), env.spec, seed, members, 1), env, EvaluationPlan(episodes)
-    )
+class Evaluator:
+    """Evaluates `members` policies on the episodes that select the best one."""
+
+    def __init__(self, source, members, episodes, seed=0):
+        setting = Setting(Same(), source.spec, seed, members, 1)
+        self.plan = plan_evaluation(setting, source, episodes)
+        self.runner = make_episode_runner(self.plan, source)
+
+    def __call__(self, *values):
+        """Returns [members, episodes] of these policies."""
+        results = self.runner.run(jnp.array(values, jnp.float32))
+        return self.plan.by_policy(results).returns
+
+
+def seeds_of(members, episodes, seed=0):
+    return EpisodeSeeds(seed, episodes, members, SELECTION)
 
 
 class Seeded(gymnasium.Env):
@@ -76,12 +88,8 @@ def length_of(seed):
     return 1 + seed % LONGEST
 
 
-def host_evaluator(members, episodes, seed=0, **settings):
-    seeds = EpisodeSeeds(seed, episodes, members).for_evaluation()
-    envs = SerialEnvs([lambda: Seeded(**settings)] * (members * episodes), seeds)
-    return HostEvaluator(
-        Setting(Same(), envs.spec, seed, members, 1), envs, EvaluationPlan(episodes)
-    ), seeds
+def on_host(members, episodes, seed=0, **settings):
+    return Evaluator(resolve(lambda: Seeded(**settings)), members, episodes, seed)
 
 
 class Walk(NamedTuple):
@@ -109,10 +117,6 @@ class RandomLength(NativeEnv):
         return NativeStep(Walk(time, state.length), jnp.zeros(2), reward, over, over & (time > 4))
 
 
-def policies(*values):
-    return jnp.array(values, jnp.float32)
-
-
 def in_real_units(start, steps):
     """The sum of what `Same` does in an episode, from [-1, 1] to the bounds -1 … 3."""
     return sum(2 * (start + 0.01 * time) + 1 for time in range(steps))
@@ -120,45 +124,40 @@ def in_real_units(start, steps):
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_host_returns_are_the_lengths(members):
-    episodes = 6
-    evaluator, seeds = host_evaluator(members, episodes)
+    episodes, seeds = 6, seeds_of(members, 6)
     lengths = [length_of(seeds(row, 0)) for row in range(members * episodes)]
     assert len(set(lengths)) > 2  # the longest must not push out the shortest
-    returns = evaluator.play(policies(*[0.0] * members)).returns
+    returns = on_host(members, episodes)(*[0.0] * members)
     np.testing.assert_array_equal(returns, np.reshape(lengths, (members, episodes)))
 
 
 def test_host_evaluation_repeats_itself():
-    evaluator, _ = host_evaluator(2, 4, pays_action=True)
-    first = evaluator.play(policies(0.1, 0.2)).returns
-    other = evaluator.play(policies(-0.5, 0.2)).returns
-    np.testing.assert_array_equal(evaluator.play(policies(0.1, 0.2)).returns, first)
+    evaluate = on_host(2, 4, pays_action=True)
+    first, other = evaluate(0.1, 0.2), evaluate(-0.5, 0.2)
+    np.testing.assert_array_equal(evaluate(0.1, 0.2), first)
     assert (other[0] != first[0]).all() and (other[1] == first[1]).all()
 
 
 def test_host_members_play_their_own_policies():
-    evaluator, seeds = host_evaluator(2, 3, pays_action=True)
-    returns = evaluator.play(policies(-0.4, 0.6)).returns
+    returns, seeds = on_host(2, 3, pays_action=True)(-0.4, 0.6), seeds_of(2, 3)
     for row, value in enumerate([-0.4] * 3 + [0.6] * 3):
         expected = in_real_units(value, length_of(seeds(row, 0)))
         assert returns[row // 3, row % 3] == pytest.approx(expected, abs=1e-4)
 
 
 def test_another_seed_is_another_evaluation():
-    one, other = (host_evaluator(1, 8, seed=seed)[0].play(policies(0.0)).returns for seed in (0, 1))
+    one, other = (on_host(1, 8, seed)(0.0) for seed in (0, 1))
     assert (one != other).any()
 
 
 def test_a_members_episodes_are_those_of_the_single_run():
-    several = host_evaluator(3, 4, seed=5)[0].play(policies(0.0, 0.0, 0.0)).returns
-    single = host_evaluator(1, 4, seed=7)[0].play(policies(0.0)).returns
+    several, single = on_host(3, 4, 5)(0.0, 0.0, 0.0), on_host(1, 4, 7)(0.0)
     np.testing.assert_array_equal(several[2], single[0])
 
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_native_episodes_are_counted_whole_and_once(members):
-    evaluator = native(RandomLength(), members, 8, seed=0)
-    returns = evaluator.play(policies(*[0.0] * members)).returns
+    returns = Evaluator(RandomLength(), members, 8)(*[0.0] * members)
     assert returns.shape == (members, 8) and returns.dtype == np.float64
     length, steps = np.divmod(returns, 1000)
     np.testing.assert_array_equal(steps, length)
@@ -167,18 +166,18 @@ def test_native_episodes_are_counted_whole_and_once(members):
 
 
 def test_native_evaluation_repeats_itself_and_members_differ():
-    evaluator = native(RandomLength(pays_action=True), 2, 5, seed=3)
-    lengths = native(RandomLength(), 2, 5, seed=3).play(policies(0, 0)).returns % 1000
-    returns = evaluator.play(policies(-0.4, 0.6)).returns
-    np.testing.assert_array_equal(evaluator.play(policies(-0.4, 0.6)).returns, returns)
+    evaluate = Evaluator(RandomLength(pays_action=True), 2, 5, 3)
+    lengths = Evaluator(RandomLength(), 2, 5, 3)(0, 0) % 1000
+    returns = evaluate(-0.4, 0.6)
+    np.testing.assert_array_equal(evaluate(-0.4, 0.6), returns)
     for member, value in enumerate([-0.4, 0.6]):
         expected = [in_real_units(value, int(length)) for length in lengths[member]]
         np.testing.assert_allclose(returns[member], expected, atol=1e-4)
 
 
 def test_a_native_members_episodes_are_those_of_the_single_run():
-    several = native(RandomLength(), 3, 6, seed=5).play(policies(0, 0, 0)).returns
-    single = native(RandomLength(), 1, 6, seed=7).play(policies(0)).returns
+    several = Evaluator(RandomLength(), 3, 6, 5)(0, 0, 0)
+    single = Evaluator(RandomLength(), 1, 6, 7)(0)
     np.testing.assert_array_equal(several[2], single[0])
 
 
@@ -196,12 +195,8 @@ class Fragile(Seeded):
 
 def test_an_episode_that_was_cut_by_a_fault_is_played_again():
     Fragile.broken = False
-    envs = SerialEnvs([Fragile] * 2, EpisodeSeeds(0, 2))
-    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(2))
-    returns = evaluator.play(jnp.zeros((1, 1))).returns
-    seeds = EpisodeSeeds(0, 2)
+    returns, seeds = Evaluator(resolve(Fragile), 1, 2)(0.0), seeds_of(1, 2)
     assert returns.tolist() == [[length_of(seeds(0, 1)), length_of(seeds(1, 0))]]
-    evaluator.close()
 
 
 def test_environments_that_have_finished_are_not_stepped_further():
@@ -212,9 +207,5 @@ def test_environments_that_have_finished_are_not_stepped_further():
             Counted.stepped += 1
             return super().step(action)
 
-    seeds = EpisodeSeeds(0, 5).for_evaluation()
-    envs = SerialEnvs([Counted] * 5, seeds)
-    evaluator = HostEvaluator(Setting(Same(), envs.spec, 0, 1, 1), envs, EvaluationPlan(5))
-    returns = evaluator.play(jnp.zeros((1, 1))).returns
+    returns, seeds = Evaluator(resolve(Counted), 1, 5)(0.0), seeds_of(1, 5)
     assert Counted.stepped == returns.sum() == sum(length_of(seeds(row, 0)) for row in range(5))
-    evaluator.close()

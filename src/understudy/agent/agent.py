@@ -37,7 +37,7 @@ from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import state_dict
 from understudy.training.devices import find_device, use_compilation_cache
-from understudy.training.evaluation import Evaluation, EvaluationPlan
+from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
@@ -176,7 +176,7 @@ class Agent:
         looks like: the mean, and the `descriptors` of all episodes."""
         plan = self._evaluating.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
-            returns, described = self._play(plan)
+            returns, _, described = self._play(plan)
         found = summarize(returns[0] if self.num_seeds == 1 else returns)
         if described is not None:
             found["descriptor"] = described.mean(axis=(0, 1))
@@ -186,7 +186,7 @@ class Agent:
     def selection_returns(self, episodes: int) -> np.ndarray:
         """Returns [seeds, episodes] of the episodes by which training picks the `best`."""
         with self._on_device():
-            return self._play(EvaluationPlan(episodes)).returns
+            return self._play(self._evaluating.plan_selection(episodes)).returns
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code.
@@ -389,7 +389,7 @@ class Agent:
     def _policy(self) -> Any:
         return self.algorithm.policy(self.state)
 
-    def _play(self, plan: EvaluationPlan) -> Evaluation:
+    def _play(self, plan: EpisodePlan) -> EpisodeResults:
         """What the present policies do."""
         return self._evaluating.play(plan, self._policy(), self._learner().meter)
 

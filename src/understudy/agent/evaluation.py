@@ -7,14 +7,9 @@ import numpy as np
 from understudy.agent.inside import Trained
 from understudy.algorithms.config import whole_number
 from understudy.envs.descriptors import Descriptor, find_descriptor
-from understudy.training.episode_runner import Mode
-from understudy.training.evaluation import (
-    Evaluation,
-    EvaluationPlan,
-    HostEvaluator,
-    NativeEvaluator,
-)
-from understudy.training.factory import make_evaluator
+from understudy.envs.seeds import SELECTION
+from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
+from understudy.training.factory import make_episode_runner, plan_evaluation
 from understudy.training.meter import Meter, diverged
 from understudy.types import ConfigError, Continuous
 
@@ -25,7 +20,7 @@ class Evaluating:
 
     def __init__(self, trained: Trained, env_name: str | None):
         self._trained, self._env_name = trained, env_name
-        self._evaluators: dict[EvaluationPlan, HostEvaluator | NativeEvaluator] = {}
+        self._runners: dict[EpisodePlan, EpisodeRunner] = {}
         self.scores: np.ndarray | None = None  # mean return of each seed; NaN if it diverged
 
     def plan(
@@ -35,7 +30,7 @@ class Evaluating:
         seed: Any,
         deterministic: bool,
         epsilon: Any,
-    ) -> EvaluationPlan:
+    ) -> EpisodePlan:
         """Check what a user asks for. The default seed is the agent's own."""
         episodes, source = whole_number("episodes", episodes, 1), self._trained.source
         seed = self._trained.setting.seed if seed is None else whole_number("seed", seed, 0)
@@ -49,23 +44,27 @@ class Evaluating:
             raise ConfigError(f"epsilon must be a number, got {epsilon!r}")
         elif not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon must be between 0 and 1, got {epsilon:g}")
-        return EvaluationPlan(episodes, descriptor, seed, Mode(not deterministic, float(epsilon)))
+        return plan_evaluation(
+            self._trained.setting, source, episodes, descriptor=descriptor, seed=seed,
+            explore=not deterministic, epsilon=float(epsilon),
+        )  # fmt: skip
 
-    def play(self, plan: EvaluationPlan, policy: Any, meter: Meter) -> Evaluation:
+    def plan_selection(self, episodes: int) -> EpisodePlan:
+        """The episodes by which training selects the best policy."""
+        return plan_evaluation(self._trained.setting, self._trained.source, episodes)
+
+    def play(self, plan: EpisodePlan, policy: Any, meter: Meter) -> EpisodeResults:
         """Evaluations that select the best policy set the scores; others do where none has. The
         environments of the latest one of either kind are kept."""
-        if plan not in self._evaluators:
-            for other in [
-                one for one in self._evaluators if (one.seed is None) == (plan.seed is None)
-            ]:
-                self._evaluators.pop(other).close()
+        if plan not in self._runners:
+            for other in [one for one in self._runners if one.seeds.stream == plan.seeds.stream]:
+                self._runners.pop(other).close()
             trained = self._trained
-            made = make_evaluator(trained.setting, trained.source, plan, trained.guard)
-            self._evaluators[plan] = made
-        played = self._evaluators[plan].play(policy)
-        if plan.seed is None or self.scores is None:
-            self.scores = np.where(diverged(meter), np.nan, played.returns.mean(axis=1))
-        return played
+            self._runners[plan] = make_episode_runner(plan, trained.source, trained.guard)
+        results = plan.by_policy(self._runners[plan].run(policy))
+        if plan.seeds.stream == SELECTION or self.scores is None:
+            self.scores = np.where(diverged(meter), np.nan, results.returns.mean(axis=1))
+        return results
 
     @property
     def best(self) -> int:
@@ -75,6 +74,6 @@ class Evaluating:
         return int(np.nan_to_num(self.scores, nan=-np.inf).argmax())
 
     def close(self) -> None:
-        for evaluator in self._evaluators.values():
-            evaluator.close()
-        self._evaluators.clear()
+        for runner in self._runners.values():
+            runner.close()
+        self._runners.clear()

@@ -23,12 +23,12 @@ from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.distributed.config import Cluster
-from understudy.distributed.population_runner import RemotePopulationRunner
-from understudy.distributed.population_runner import check as check_cluster
+from understudy.distributed.episode_runner import RemoteEpisodeRunner
+from understudy.distributed.episode_runner import check as check_cluster
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.make import resolve
+from understudy.envs.make import EnvSource, resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
 from understudy.qd.map_elites import Again, Illuminator, Plan
@@ -41,13 +41,9 @@ from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import state_dict
 from understudy.training.devices import find_device, use_compilation_cache
+from understudy.training.episode_runner import EpisodeRunner, HostEpisodeRunner
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import begin, metric_names
-from understudy.training.population_runner import (
-    EpisodePlan,
-    HostPopulationRunner,
-    PopulationRunner,
-)
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.snapshot import Position as AgentPosition
 from understudy.training.snapshot import Snapshot
@@ -276,14 +272,14 @@ class Illumination:
             if isinstance(self._source, NativeEnv):
                 self._illuminator = NativeIlluminator(self._plan, self._source)
             else:
-                where = (self._source, self._env_workers, self._guard, self._open_population_runner)
-                self._illuminator = HostIlluminator(self._plan, *where)
+                self._illuminator = HostIlluminator(self._plan, self._make_runner(self._source))
         return self._illuminator
 
-    def _open_population_runner(self, episode_plan: EpisodePlan) -> PopulationRunner:
+    def _make_runner(self, source: EnvSource) -> EpisodeRunner:
+        plan = self._plan.episode_plan
         if self._cluster is not None and self._cluster.collectors:
-            return RemotePopulationRunner(self._cluster, episode_plan)
-        return HostPopulationRunner(episode_plan)
+            return RemoteEpisodeRunner(self._cluster, plan, source, self._guard)
+        return HostEpisodeRunner(plan, source, self._env_workers, self._guard)
 
     def _about(self) -> dict[str, Any]:
         """What this is, for files; `load` makes it again from this."""

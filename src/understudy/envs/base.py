@@ -92,9 +92,9 @@ class HostEnvs(abc.ABC):
         """Start the next episode everywhere; returns observations [M, ...]."""
         return self._begin_episodes(self._episodes + 1, [()] * self.num_envs)
 
-    def restart(self) -> np.ndarray:
-        """Start episode number 0 everywhere: the same episodes each time this is called."""
-        return self._begin_episodes(np.zeros(self.num_envs, np.int64), [()] * self.num_envs)
+    def restart(self, episode: int = 0) -> np.ndarray:
+        """Start the episode of that number everywhere; returns observations [M, ...]."""
+        return self._begin_episodes(np.full(self.num_envs, episode), [()] * self.num_envs)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`

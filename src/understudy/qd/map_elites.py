@@ -7,6 +7,7 @@ This page is all but the evaluation, which is on the device (`on_device`) or on 
 """
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, final
@@ -20,17 +21,20 @@ from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.td3 import Policy
 from understudy.buffers import Buffer, ReplayState
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.seeds import EpisodeSeeds
 from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
 from understudy.qd.config import PGAMEConfig, QDConfig
 from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
-from understudy.qd.repertoire import Repertoire, add, empty
+from understudy.qd.repertoire import Repertoire, add, empty, policies_in
 from understudy.qd.tessellation import Cells, make_cvt, make_grid
-from understudy.training.episode_runner import Played
+from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import choose
 from understudy.training.setup import Setting
 from understudy.types import Key, Scalar, Spec, Tree
+
+ATTEMPTS = 3  # to run an episode that faults keep cutting
 
 # The streams of the seed: no two purposes draw from the same one.
 EMITTERS, POLICIES, EPISODES, REEVALUATION = range(4)
@@ -72,6 +76,20 @@ class Plan:
     def setting(self) -> Setting:
         """As a trainer would see it: one learner, and an environment for each policy."""
         return Setting(self.td3, self.spec, self.seed, 1, self.config.generation_size)
+
+    @property
+    def episode_plan(self) -> EpisodePlan:
+        """One episode of each policy of a generation."""
+        size = self.config.generation_size
+        return EpisodePlan(
+            algorithm=self.td3,
+            spec=self.spec,
+            seeds=EpisodeSeeds(self.seed, size, fixed=self.config.starts == "fixed"),
+            num_policies=size,
+            descriptor=self.descriptor,
+            episode_length=self.config.episode_length,
+            attempts=ATTEMPTS,
+        )
 
     @property
     def buffer(self) -> Buffer:
@@ -168,13 +186,13 @@ class Generations:
             born = jnp.zeros_like(born)
         return jax.vmap(partial(jax.random.fold_in, jax.random.fold_in(state.key, EPISODES)))(born)
 
-    def take(self, state: State, policies: Tree, played: Played, experience: Any) -> State:
+    def take(self, state: State, policies: Tree, results: EpisodeResults, experience: Any) -> State:
         """Add what was evaluated, and let the emitters learn from it."""
-        assert played.descriptor is not None
+        assert results.descriptors is not None
         born = self.born(state.generation)
-        fitness = jnp.asarray(played.total, jnp.float32)
-        repertoire, added = add(state.repertoire, policies, fitness, played.descriptor, born)
-        counts = (jnp.sum(played.steps), *added)
+        fitness = jnp.asarray(results.returns, jnp.float32)
+        repertoire, added = add(state.repertoire, policies, fitness, results.descriptors, born)
+        counts = (jnp.sum(results.lengths), *added)
         return State(
             repertoire=repertoire,
             emitter=self.emitter.tell(state.emitter, experience),
@@ -226,6 +244,19 @@ class Illuminator(abc.ABC):
     @abc.abstractmethod
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
         """Play the policies of filled cells in episodes that none of them has met."""
+
+    def run_cells(
+        self, cells: np.ndarray, run: Callable[[Tree, np.ndarray], list[EpisodeResults]]
+    ) -> Again:
+        """Run the policies of filled cells, as many at a time as a generation has: `run(policies,
+        rows)` gives the results of each episode of those rows of `cells`."""
+        size, count, parts = self.generations.size, len(cells), []
+        for begin in range(0, count, size):
+            rows = np.arange(begin, begin + size) % count
+            results = run(policies_in(self.state.repertoire, cells[rows]), rows)
+            parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
+        fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
+        return Again(fitness, descriptor)
 
     @abc.abstractmethod
     def close(self) -> None:

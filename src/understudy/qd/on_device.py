@@ -18,8 +18,8 @@ from understudy.qd.map_elites import (
     State,
     acting,
 )
-from understudy.qd.repertoire import policies_in
-from understudy.training.episode_runner import NativeEpisodeRunner, Played
+from understudy.training.episode_runner import EpisodeResults
+from understudy.training.native_episode_runner import NativeEpisodeRunner
 from understudy.training.program_cache import shared
 from understudy.types import Key, Tree
 
@@ -41,24 +41,21 @@ class NativeIlluminator(Illuminator):
 
     def replay(self, cells: np.ndarray) -> Again:
         keys = self.generations.start_keys(self.state, self.state.repertoire.born[cells])
-        return self._play_again(cells, [keys])
+        return self._run_cells(cells, [keys])
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
         stream = jax.random.fold_in(self.state.key, REEVALUATION)
         of_episodes = [jax.random.fold_in(stream, episode) for episode in range(episodes)]
         cell_keys = jax.vmap(jax.random.fold_in, (None, 0))
-        return self._play_again(cells, [cell_keys(key, jnp.asarray(cells)) for key in of_episodes])
+        return self._run_cells(cells, [cell_keys(key, jnp.asarray(cells)) for key in of_episodes])
 
-    def _play_again(self, cells: np.ndarray, keys: list[Key]) -> Again:
-        """Once for each set of keys. The program is one for a whole generation."""
-        size, count, parts = self.generations.size, len(cells), []
-        for begin in range(0, count, size):
-            rows = np.arange(begin, begin + size) % count
-            policies = policies_in(self.state.repertoire, cells[rows])
-            played = [jax.device_get(self._again(policies, each[rows])) for each in keys]
-            parts.append([np.stack(one, axis=1) for one in zip(*played, strict=True)])
-        fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-        return Again(fitness, descriptor)
+    def _run_cells(self, cells: np.ndarray, keys: list[Key]) -> Again:
+        """Run the policies of these cells once for each set of keys."""
+
+        def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
+            return [jax.device_get(self._again(policies, each[rows])) for each in keys]
+
+        return self.run_cells(cells, run)
 
     def close(self) -> None:
         """Nothing is held outside the device's memory."""
@@ -67,16 +64,13 @@ class NativeIlluminator(Illuminator):
 @shared
 def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
     """The first generation, any number of later ones, and what plays policies again."""
-    plan, length = generations.plan, generations.plan.config.episode_length
-    size, descriptor = generations.size, plan.descriptor
-    runner = NativeEpisodeRunner(
-        plan.td3, env, plan.spec, (size, 1), descriptor, length, buffer=plan.buffer
-    )
+    plan = generations.plan
+    runner = NativeEpisodeRunner(plan.episode_plan, env, plan.buffer)
 
     def evaluated(state: State, policies: Tree) -> State:
         keys = generations.start_keys(state, generations.born(state.generation))
-        played, experience = runner.play(acting(policies), keys, state.experience)
-        return generations.take(state, policies, played, experience)
+        results, experience = runner.play(acting(policies), keys, state.experience)
+        return generations.take(state, policies, results, experience)
 
     def first(state: State) -> State:
         return evaluated(state, generations.first(state))
@@ -89,7 +83,7 @@ def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
 
         return jax.lax.fori_loop(0, count, one, state)
 
-    def again(policies: Tree, keys: Key) -> Played:
+    def again(policies: Tree, keys: Key) -> EpisodeResults:
         return runner.play(acting(policies), keys)[0]
 
     begin, go_on = (jax.jit(program, donate_argnums=0) for program in (first, several))

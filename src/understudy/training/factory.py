@@ -1,14 +1,20 @@
 """What trains and plays on which environments."""
 
 from understudy.envs.base import NativeEnv
+from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.frame_stack import stack_frames
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.training.device_loop import DeviceTrainer
-from understudy.training.episode_runner import ENDLESS_STEPS
-from understudy.training.evaluation import EvaluationPlan, HostEvaluator, NativeEvaluator
+from understudy.training.episode_runner import (
+    ENDLESS_STEPS,
+    EpisodePlan,
+    EpisodeRunner,
+    HostEpisodeRunner,
+)
 from understudy.training.loop import HostTrainer
+from understudy.training.native_episode_runner import NativeEpisodeRunner
 from understudy.training.trainer import Setting, Trainer
 from understudy.types import ConfigError
 
@@ -49,16 +55,39 @@ def longest_episode(source: Source) -> int:
     return source.time_limit or ENDLESS_STEPS
 
 
-def make_evaluator(
-    setting: Setting, source: Source, plan: EvaluationPlan, guard: Guard = DEFAULT_GUARD
-) -> HostEvaluator | NativeEvaluator:
-    """What plays episodes of each seed on environments of its own."""
+def plan_evaluation(
+    setting: Setting,
+    source: Source,
+    episodes: int,
+    *,
+    descriptor: Descriptor | None = None,
+    seed: int | None = None,
+    explore: bool = False,
+    epsilon: float = 0.0,
+) -> EpisodePlan:
+    """Plan `episodes` episodes of every seed of a setting.
+
+    Without a `seed` they are the ones by which training selects the best policy. Those of a seed
+    are others, so that what they measure was not selected for."""
+    first, stream = (setting.seed, SELECTION) if seed is None else (seed, EVALUATION)
+    seeds = EpisodeSeeds(first, episodes, setting.num_seeds, stream)
+    return EpisodePlan(
+        algorithm=setting.algorithm,
+        spec=setting.spec,
+        seeds=seeds,
+        num_policies=setting.num_seeds,
+        episodes=episodes,
+        descriptor=descriptor,
+        limited=isinstance(source, NativeEnv) or source.time_limit is not None,
+        explore=explore,
+        epsilon=epsilon,
+    )
+
+
+def make_episode_runner(
+    plan: EpisodePlan, source: Source, guard: Guard = DEFAULT_GUARD
+) -> EpisodeRunner:
+    """A runner on environments of its own."""
     if isinstance(source, NativeEnv):
-        return NativeEvaluator(setting, source, plan)
-    stream = SELECTION if plan.seed is None else EVALUATION
-    seed = setting.seed if plan.seed is None else plan.seed
-    seeds = EpisodeSeeds(seed, plan.episodes, setting.num_seeds).for_evaluation(stream)
-    rows = setting.num_seeds * plan.episodes
-    envs = source.make_host(rows, seeds, guard=guard, descriptor=plan.descriptor)
-    envs.set_action_space(setting.spec.action)
-    return HostEvaluator(setting, envs, plan, source.time_limit is not None)
+        return NativeEpisodeRunner(plan, source)
+    return HostEpisodeRunner(plan, source, guard=guard)

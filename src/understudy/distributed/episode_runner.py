@@ -1,15 +1,13 @@
-"""A population runner whose episodes are played by processes on Ray, each with some of the rows.
+"""The episode runner of a cluster: processes on Ray run the episodes, each those of some rows.
 
-What becomes of an episode depends on its policy, its row and its number alone. So it does not
-matter who plays it: a share whose process is lost is played again by another one, and the steps
-that have been told already are left out the second time.
+The result of an episode depends on its policy, its row and its number only. So another process can
+run the share of one that was lost; the steps that had arrived before are then left out.
 """
 
 import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
@@ -17,13 +15,17 @@ import numpy as np
 
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, cores
-from understudy.training.episode_runner import EpisodeStep, EpisodeSteps, Played
-from understudy.training.population_runner import (
+from understudy.envs.fault_guard import Guard
+from understudy.envs.make import EnvSource
+from understudy.training.episode_runner import (
+    EpisodeChunks,
     EpisodePlan,
-    HostPopulationRunner,
-    PopulationRunner,
+    EpisodeResults,
+    EpisodeRunner,
+    HostEpisodeRunner,
+    OnChunk,
 )
-from understudy.types import ConfigError, EnvironmentError, UnderstudyError
+from understudy.types import Chunk, ConfigError, EnvironmentError, UnderstudyError
 
 STEPS_AT_ONCE = 100  # that travel together
 # Of a share in one generation: an episode that kills every process is not played for ever.
@@ -53,131 +55,127 @@ def check(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
 class _Portion(NamedTuple):
     """What a player has done since it was last asked."""
 
-    told: EpisodeStep | None  # [time, rows, ...]; None where nobody listens
-    played: Played | None  # at the end
+    chunk: Chunk | None  # [time, rows, ...]; None where nobody listens
+    results: EpisodeResults | None  # at the end
     faults: dict[str, int]  # at the end: of this generation
 
 
 class _Player:
-    """The actor: the population runner of one process, with some of the rows."""
+    """The actor: the episode runner of one process, with some of the rows."""
 
     def __init__(self, seconds: float):
         """It gives a sign of life at least every so many seconds."""
         jax.config.update("jax_platforms", "cpu")
         self._seconds = seconds
-        self._runner: HostPopulationRunner | None = None
-        self._episode_steps: EpisodeSteps | None = None
+        self._runner: HostEpisodeRunner | None = None
+        self._chunks: EpisodeChunks | None = None
 
-    def open(self, episode_plan: EpisodePlan) -> None:
+    def open(self, plan: EpisodePlan, source: EnvSource, guard: Guard) -> None:
         """Apart from the constructor, whose errors Ray does not hand on."""
-        self._runner = HostPopulationRunner(episode_plan)
+        self._runner = HostEpisodeRunner(plan, source, guard=guard)
 
     def begin(self, policies: Any, episode: int, fresh: bool, telling: bool) -> _Portion:
         assert self._runner is not None
         self._before, self._telling = dict(self._runner.faults), telling
-        self._episode_steps = self._runner.begin(jax.device_put(policies), episode, fresh)
+        self._chunks = self._runner.chunks(jax.device_put(policies), episode, fresh)
         return self.go_on()
 
     def go_on(self) -> _Portion:
-        assert self._runner is not None and self._episode_steps is not None
-        told: list[EpisodeStep] = []
+        assert self._runner is not None and self._chunks is not None
+        told: list[Chunk] = []
         until = time.monotonic() + self._seconds
         while len(told) < STEPS_AT_ONCE and time.monotonic() < until:
             try:
-                told.append(next(self._episode_steps))
+                told.append(next(self._chunks))
             except StopIteration as end:
                 faults = Counter(self._runner.faults)
                 faults.subtract(self._before)
                 return _Portion(self._stacked(told), end.value, dict(faults))
         return _Portion(self._stacked(told), None, {})
 
-    def _stacked(self, told: list[EpisodeStep]) -> EpisodeStep | None:
+    def _stacked(self, told: list[Chunk]) -> Chunk | None:
         if not told or not self._telling:
             return None
-        return jax.tree.map(lambda *steps: np.stack(steps), *told)
+        return jax.tree.map(lambda *steps: np.concatenate(steps), *told)
 
 
 @final
 class _Part:
     """A share of the rows, whoever plays it."""
 
-    def __init__(self, number: int, episode_plan: EpisodePlan):
-        self.number, self.episode_plan = number, episode_plan
+    def __init__(self, number: int, plan: EpisodePlan):
+        self.number, self.plan = number, plan
         self.actor: Any = None
         self.present = False  # whether the actor's environments stand
-        first = episode_plan.seeds.first_row
-        self.rows = slice(first, first + episode_plan.rows)
+        first = plan.seeds.first_row
+        self.rows = slice(first, first + plan.num_policies)
 
     def begin(self, task: tuple[Any, ...]) -> None:
         """A generation: `task` is what its player is asked for."""
         self.task, self.attempts = task, MOST_ATTEMPTS
-        self.told: deque[EpisodeStep] = deque()
+        self.told: deque[Chunk] = deque()
         self.received = self.kept = 0  # steps: by this player, and by any
-        self.played: Played | None = None
+        self.results: EpisodeResults | None = None
         self.faults: dict[str, int] = {}
 
     def ask(self, call: Any) -> None:
         self.call, self.asked = call, time.monotonic()
 
     def take(self, portion: _Portion) -> None:
-        if portion.told is not None:
-            steps, valid = portion.told
-            for place in range(max(0, self.kept - self.received), len(valid)):
-                step = jax.tree.map(lambda rows, place=place: rows[place], steps)
-                self.told.append(EpisodeStep(step, valid[place]))
-            self.received += len(valid)
+        if portion.chunk is not None:
+            count = len(portion.chunk.valid)
+            for time in range(max(0, self.kept - self.received), count):
+                self.told.append(
+                    jax.tree.map(lambda x, time=time: x[time : time + 1], portion.chunk)
+                )
+            self.received += count
             self.kept = max(self.kept, self.received)
-        self.played, self.faults = portion.played, portion.faults
+        self.results, self.faults = portion.results, portion.faults
 
-    def next_step(self) -> EpisodeStep:
+    def next_step(self) -> Chunk:
         """The next one; where the share is at its end, one in which nothing happens."""
         if self.told:
             told = self.told.popleft()
-            still = told.step._replace(last=np.zeros_like(told.step.last))
-            self._idle = EpisodeStep(still, np.zeros_like(told.valid))
+            still = told.steps._replace(last=np.zeros_like(told.steps.last))
+            self._idle = told._replace(steps=still, valid=np.zeros_like(told.valid))
             return told
         return self._idle
 
 
 @final
-class RemotePopulationRunner(PopulationRunner):
+class RemoteEpisodeRunner(EpisodeRunner):
     """Rows shared among the collectors of a cluster. Ray is joined when the first episode is
     played."""
 
-    def __init__(self, cluster: Cluster, episode_plan: EpisodePlan):
-        self._cluster = cluster
-        shares = np.array_split(np.arange(episode_plan.rows), cluster.collectors)
+    def __init__(self, cluster: Cluster, plan: EpisodePlan, source: EnvSource, guard: Guard):
+        self._cluster, self._source, self._guard = cluster, source, guard
+        shares = np.array_split(np.arange(plan.num_policies), cluster.collectors)
         self._parts = [
-            _Part(number, episode_plan.share(int(rows[0]), len(rows)))
-            for number, rows in enumerate(shares)
+            _Part(number, plan.share(int(rows[0]), len(rows))) for number, rows in enumerate(shares)
         ]
         self._faults: Counter[str] = Counter()
         self._ray: Any = None
 
-    def play(
-        self,
-        policies: Any,
-        episode: int,
-        fresh: bool = False,
-        tell: Callable[[EpisodeStep], None] | None = None,
-    ) -> Played:
+    def run(
+        self, policies: Any, episode: int = 0, fresh: bool = False, on_chunk: OnChunk | None = None
+    ) -> EpisodeResults:
         if self._ray is None:
             cluster = self._cluster
             self._ray = connect(cluster.address, cluster.collectors * cluster.cpus_each)
         policies = jax.device_get(policies)
         for part in self._parts:
             mine = jax.tree.map(lambda leaf, rows=part.rows: leaf[rows], policies)
-            part.begin((mine, episode, fresh, tell is not None))
+            part.begin((mine, episode, fresh, on_chunk is not None))
             self._ask(part)
-        while any(part.played is None for part in self._parts):
+        while any(part.results is None for part in self._parts):
             self._listen()
-            if tell is not None:
-                self._hand_over(tell)
+            if on_chunk is not None:
+                self._hand_over(on_chunk)
         if not fresh:
             for part in self._parts:
                 self._faults.update(part.faults)
-        played = [tuple(part.played or ()) for part in self._parts]
-        return Played(*(np.concatenate(each) for each in zip(*played, strict=True)))
+        played = [tuple(part.results or ()) for part in self._parts]
+        return EpisodeResults(*(np.concatenate(each) for each in zip(*played, strict=True)))
 
     def _ask(self, part: _Part) -> None:
         """For the generation; who has no player yet gets one first."""
@@ -188,7 +186,7 @@ class RemotePopulationRunner(PopulationRunner):
         player = self._ray.remote(_Player).options(**options)
         part.actor, part.present = player.remote(self._cluster.patience / 4), False
         try:
-            part.ask(part.actor.open.remote(part.episode_plan))
+            part.ask(part.actor.open.remote(part.plan, self._source, self._guard))
         except self._ray.exceptions.RayError:
             raise
         except Exception as error:  # anything may be raised where an object is made to travel
@@ -199,7 +197,7 @@ class RemotePopulationRunner(PopulationRunner):
 
     def _listen(self) -> None:
         """Take what has arrived, ask for more, and replace who is gone."""
-        waiting = {part.call: part for part in self._parts if part.played is None}
+        waiting = {part.call: part for part in self._parts if part.results is None}
         patience, wait = self._cluster.patience, self._ray.wait
         wait(list(waiting), timeout=patience / 4)
         arrived, missing = wait(list(waiting), num_returns=len(waiting), timeout=0)
@@ -227,7 +225,7 @@ class RemotePopulationRunner(PopulationRunner):
             self._ask(part)
             return
         part.take(answer)
-        if part.played is None:
+        if part.results is None:
             part.ask(part.actor.go_on.remote())
 
     def _silent(self, part: _Part) -> None:
@@ -262,14 +260,14 @@ class RemotePopulationRunner(PopulationRunner):
                 self._ray.kill(part.actor)
             part.actor = None
 
-    def _hand_over(self, tell: Callable[[EpisodeStep], None]) -> None:
+    def _hand_over(self, on_chunk: OnChunk) -> None:
         """Tell the steps that all shares have come to, as if one process had taken them."""
         parts = self._parts
         while any(part.told for part in parts) and all(
-            part.told or part.played is not None for part in parts
+            part.told or part.results is not None for part in parts
         ):
             steps = [part.next_step() for part in parts]
-            tell(jax.tree.map(lambda *rows: np.concatenate(rows), *steps))
+            on_chunk(jax.tree.map(lambda *rows: np.concatenate(rows, axis=1), *steps))
 
     @property
     def faults(self) -> dict[str, int]:
