@@ -27,7 +27,7 @@ src/understudy/envs/subprocesses.py _chosen
 src/understudy/export/describe.py _round_down _round_up
 src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
-tests/agent/test_evaluation.py _evaluating _evaluators
+tests/agent/test_evaluation.py _evaluating _runners
 tests/algorithms/test_ddqn.py _policy
 tests/cli/test_doctor.py _size
 tests/distributed/cluster_cases.py _pool
@@ -42,7 +42,7 @@ tests/envs/test_native.py _elapsed_steps
 tests/envs/test_serial.py _rows
 tests/envs/test_subprocesses.py _group
 tests/faults/hostile_cases.py _digest
-tests/faults/test_best.py _evaluating _evaluators _play
+tests/faults/test_best.py _evaluating _runners
 tests/faults/test_checkpoint_files.py _digest
 tests/faults/test_cluster.py _arrived _give_orders _pool _take_in _workers
 tests/faults/test_environment_contract.py _kept
@@ -51,7 +51,7 @@ tests/faults/test_hostile_files.py _Ids
 tests/faults/test_interruption.py _play
 tests/faults/test_plain_mistakes.py _live
 tests/faults/test_random_changes.py _digest _read_arrays
-tests/faults/test_run_directory.py _evaluating _evaluators
+tests/faults/test_run_directory.py _evaluating _runners
 tests/faults/test_training.py _evaluating
 tests/qd/test_emitters.py _critic_steps _td3
 tests/qd/test_run.py _draw
