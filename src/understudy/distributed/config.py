@@ -1,82 +1,61 @@
-"""What can be said about a cluster."""
+"""The settings of a cluster."""
 
 from dataclasses import dataclass, replace
 from typing import final
 
+from understudy.algorithms.config import Config, setting
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.training.setup import Setting
-from understudy.types import ConfigError
-
-_CHOICES = {
-    "mode": ("async", "sync"),
-    "gradient_mode": ("sync", "async"),
-    "replay": ("central", "sharded"),
-}
 
 
 @final
 @dataclass(frozen=True)
-class Cluster:
-    """Who collects, who computes gradients, and where.
+class Cluster(Config):
+    """Processes and devices that a run uses beside its own process and device.
 
     Ray starts the processes; with `devices` alone no Ray is needed."""
 
-    collectors: int = 0
-    """Processes that act and step environments, `num_envs` each; with 0 the learner's own does."""
-    gradient_workers: int = 0
+    collectors: int = setting(0, at_least=0)
+    """Processes that act and step environments, each as many as a run without collectors has; with
+    0 the learner's process does both."""
+    gradient_workers: int = setting(0, at_least=0)
     """Processes that compute gradients of shares of every batch; with 0 the learner does."""
-    mode: str = "async"
-    """Whether every collector goes on by itself (async), or all wait for each other and for the
-    learner (sync, which makes runs reproducible)."""
-    gradient_mode: str = "sync"
-    """Whether the shares of one batch make one update (sync), or every worker's batch makes an
-    update of its own, as soon as it arrives (async)."""
-    replay: str = "central"
-    """Where experience is kept: by the learner, or a share of it by each gradient worker."""
-    address: str | None = None
-    """The Ray cluster to join: "auto", or "host:port"; without one, Ray is started here."""
-    fragment: int | None = None
-    """Steps of its environments that a collector takes by one policy (default: as many as hold
-    whole blocks of updates, about 20; for rollouts their horizon)."""
-    in_flight: int = 2
-    """Fragments that a collector may be asked for at a time."""
-    max_staleness: int | None = None
-    """Policies that may have been published since the one a fragment was collected by; staler
-    ones are dropped (default: 16 for each collector)."""
-    patience: float = 60.0
-    """Seconds without any fragment (or gradient) after which the run is given up, and after which
-    a silent process is replaced."""
-    cpus_each: float = 1.0
-    """Cores that Ray sets aside for every process."""
-    devices: int = 1
-    """Accelerators over which the learner is spread: its seeds, or the rows of its batches."""
+    mode: str = setting("async", choices=("async", "sync"))
+    """Whether each collector continues on its own (async), or all wait for each other and for the
+    learner (sync), which makes runs reproducible."""
+    gradient_mode: str = setting("sync", choices=("sync", "async"))
+    """Whether the shares of one batch make one update (sync), or the batch of each worker makes an
+    update of its own as soon as it arrives (async)."""
+    replay: str = setting("central", choices=("central", "sharded"))
+    """Where experience is stored: by the learner (central), or a share of it by each gradient
+    worker (sharded)."""
+    address: str | None = setting(None)
+    """The Ray cluster to join: auto, or host:port (default: Ray is started on this machine)."""
+    fragment: int | None = setting(None, at_least=1)
+    """Steps of its environments that a collector takes with one policy (default: whole blocks of
+    updates, about 20 steps; for rollouts their horizon)."""
+    in_flight: int = setting(2, at_least=1)
+    """Orders for steps that a collector may have at a time."""
+    max_staleness: int | None = setting(None, at_least=1)
+    """Policies published since the one that collected a delivery; a staler delivery is dropped
+    (default: 16 for each collector)."""
+    patience: float = setting(60.0, above=0.0)
+    """Seconds without any steps (or gradients) after which the run ends, and after which a silent
+    process is replaced."""
+    cpus_each: float = setting(1.0, above=0.0)
+    """CPU cores that Ray reserves for each process."""
+    devices: int = setting(1, at_least=1)
+    """Accelerators that share the learner: its seeds, or the rows of its batches."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        for name, least in (("collectors", 0), ("gradient_workers", 0), ("in_flight", 1),
-                            ("devices", 1)):  # fmt: skip
-            if getattr(self, name) < least:
-                problems.append(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("fragment", "max_staleness"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f"{name} must be at least 1, got {value}")
-        for name in ("patience", "cpus_each"):
-            if not getattr(self, name) > 0:
-                problems.append(f"{name} must be above 0, got {getattr(self, name)}")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                wanted = " or ".join(choices)
-                problems.append(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+    def contradictions(self) -> list[str]:
         if self.replay == "sharded" and not self.gradient_workers:
-            problems.append("replay='sharded' needs gradient_workers, who keep it")
-        elif self.replay == "sharded" and self.collectors < self.gradient_workers:
-            problems.append(
-                "replay='sharded' needs a collector for each of the gradient_workers, who keeps "
-                f"what it brings: got {self.collectors} for {self.gradient_workers}"
-            )
-        if problems:
-            raise ConfigError("Cluster: " + "; ".join(problems))
+            return ["replay='sharded' needs gradient_workers, which store it"]
+        if self.replay == "sharded" and self.collectors < self.gradient_workers:
+            return [
+                "replay='sharded' needs a collector for each of the gradient_workers, which stores "
+                f"its steps: got {self.collectors} for {self.gradient_workers}"
+            ]
+        return []
 
     @property
     def remote(self) -> int:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from understudy.algorithms.config import Config, setting
 from understudy.qd.emitters import PolicyGradient
 from understudy.qd.map_elites import Again, Counts, Illuminator
 from understudy.qd.repertoire import Repertoire, add, empty, metrics, policies_in
@@ -26,37 +27,26 @@ from understudy.state_dict import StateDict, add_prefix, load_state_dict, select
 from understudy.training.meter import Meter, read_meter
 from understudy.training.update import LearnerState
 from understudy.training.update_schedule import next_multiple
-from understudy.types import ConfigError
 
+LOG_EVERY = 10  # generations, by default
 SECONDS_AT_ONCE = 2.0  # of generations, between two looks at whether to stop
 
 
 @final
 @dataclass(frozen=True)
-class QDRunConfig:
-    """What happens beside illumination, and how often."""
+class QDRunConfig(Config):
+    """Settings of logging, checkpoints and re-evaluation of a quality-diversity run."""
 
-    log_every: int = 10
-    """Generations between rows of the log."""
-    checkpoint_every: int | None = None
-    """Generations between checkpoints; None saves every minute or so, 0 only at the end."""
-    keep_checkpoints: int = 2
-    """How many checkpoints are kept, the newest ones."""
-    reevaluation_episodes: int = 5
-    """Fresh episodes that every policy of the final repertoire plays, for a score without luck; 0
-    leaves it out."""
-
-    def __post_init__(self) -> None:
-        least = {"log_every": 1, "keep_checkpoints": 1, "reevaluation_episodes": 0}
-        if self.checkpoint_every is not None:
-            least["checkpoint_every"] = 0
-        problems = [
-            f"{name} must be at least {bound}, got {getattr(self, name)}"
-            for name, bound in least.items()
-            if getattr(self, name) < bound
-        ]
-        if problems:
-            raise ConfigError("QDRunConfig: " + "; ".join(problems))
+    log_every: int | None = setting(None, at_least=1)
+    """Generations between rows of the log (default: 10; `understudy illuminate`: a fiftieth of the
+    run)."""
+    checkpoint_every: int | None = setting(None, at_least=0)
+    """Generations between checkpoints; 0 saves only at the end (default: about every minute)."""
+    keep_checkpoints: int = setting(2, at_least=1)
+    """Number of newest checkpoints to keep."""
+    reevaluation_episodes: int = setting(5, at_least=0)
+    """Fresh episodes that each policy of the final repertoire plays, which corrects scores for
+    luck; 0 skips this."""
 
 
 @dataclass
@@ -180,6 +170,10 @@ class QDRun:
         self._summary.metrics = self._metrics()
         return self._summary
 
+    @property
+    def _log_every(self) -> int:
+        return self.config.log_every or LOG_EVERY
+
     def _sizes(self) -> dict[str, int]:
         """What memory is needed for."""
         config = self.illuminator.generations.plan.config
@@ -188,8 +182,8 @@ class QDRun:
 
     def _advance(self) -> None:
         """To the next row of the log, or as far as goes in a moment: a signal waits that long."""
-        config, here = self.config, self.position.generations
-        intervals = [every for every in (config.log_every, config.checkpoint_every) if every]
+        here = self.position.generations
+        intervals = [every for every in (self._log_every, self.config.checkpoint_every) if every]
         until = min([self._stop, *(next_multiple(here, every) for every in intervals)])
         count = max(1, min(until - here, int(SECONDS_AT_ONCE * self._pace)))
         before = time.perf_counter()
@@ -202,7 +196,7 @@ class QDRun:
     def _report(self) -> bool:
         """Tell the callbacks how it goes, where that is due; whether one wants to stop."""
         here = self.position.generations
-        if here % self.config.log_every and here < self._stop:
+        if here % self._log_every and here < self._stop:
             return False
         return self._tell(self._progress())
 

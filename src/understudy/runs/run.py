@@ -10,6 +10,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import jax
 import numpy as np
 
+from understudy.algorithms.config import Config, setting
 from understudy.runs.signals import Interrupted, Interruption
 from understudy.training.trainer import Trainer
 from understudy.training.update_schedule import next_multiple
@@ -21,37 +22,20 @@ LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS, MOST_EVALUATIONS = 1_000, 100, 20
 
 @final
 @dataclass(frozen=True)
-class RunConfig:
-    """What happens beside training, and how often. Steps are transitions per seed."""
+class RunConfig(Config):
+    """Settings of logging, evaluation and checkpoints. Steps are environment steps per seed."""
 
-    log_every: int | None = None
+    log_every: int | None = setting(None, at_least=1)
     """Steps between rows of the log (default: 1,000, or 100 steps of all environments)."""
-    evaluate_every: int | None = None
+    evaluate_every: int | None = setting(None, at_least=0)
     """Steps between evaluations; 0 evaluates only at the end (default: a twentieth of the run, or
     more, so that evaluation takes at most a tenth of the run's steps in time)."""
-    evaluation_episodes: int = 10
+    evaluation_episodes: int = setting(10, at_least=1)
     """Episodes per seed and evaluation."""
-    checkpoint_every: int | None = None
-    """Steps between checkpoints; None saves every minute or so, 0 only at the end."""
-    keep_checkpoints: int = 2
-    """How many checkpoints are kept, the newest ones (and `best` beside them)."""
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.log_every is not None and self.log_every < 1:
-            problems.append(f"log_every must be at least 1, got {self.log_every}")
-        if self.evaluate_every is not None and self.evaluate_every < 0:
-            problems.append(f"evaluate_every must be at least 0, got {self.evaluate_every}")
-        if self.evaluation_episodes < 1:
-            problems.append(
-                f"evaluation_episodes must be at least 1, got {self.evaluation_episodes}"
-            )
-        if self.checkpoint_every is not None and self.checkpoint_every < 0:
-            problems.append(f"checkpoint_every must be at least 0, got {self.checkpoint_every}")
-        if self.keep_checkpoints < 1:
-            problems.append(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
-        if problems:
-            raise ConfigError("RunConfig: " + "; ".join(problems))
+    checkpoint_every: int | None = setting(None, at_least=0)
+    """Steps between checkpoints; 0 saves only at the end (default: about every minute)."""
+    keep_checkpoints: int = setting(2, at_least=1)
+    """Number of newest checkpoints to keep, besides `best`."""
 
     def completed(self, steps: int, num_envs: int, episode_steps: int) -> "RunConfig":
         """Fill in the intervals of a run of `steps` in all on `num_envs` environments per seed,
