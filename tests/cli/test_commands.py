@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import understudy
-from understudy.cli import evaluate
+from understudy.cli import playing
 from understudy.runner import load as load_player
 
 pytestmark = pytest.mark.agents
@@ -142,8 +142,8 @@ def test_eval_for_people(trained, run):
 
 @pytest.mark.slow
 def test_a_video_alone_and_in_a_report(run, trained, tmp_path, monkeypatch):
-    short = functools.partial(evaluate.record_episode, max_steps=10)  # drawing takes long
-    monkeypatch.setattr(evaluate, "record_episode", short)
+    short = functools.partial(playing.record_episode, max_steps=10)  # drawing takes long
+    monkeypatch.setattr(playing, "record_episode", short)
     directory, _ = trained
     code, out, err = run("eval", directory, "--episodes", "1", "--video", "films/e.gif")
     assert code == 0 and err == ""

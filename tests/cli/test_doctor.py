@@ -24,7 +24,7 @@ def test_as_json(run):
 
 
 def test_what_is_missing_is_named(monkeypatch, run):
-    monkeypatch.setitem(doctor.EXTRAS, "brax", "there-is-no-such-distribution")
+    monkeypatch.setitem(doctor.DISTRIBUTIONS, "brax", "there-is-no-such-distribution")
     _, out, _ = run("doctor")
     assert "not installed  " in out and "brax" in out.split("not installed")[1]
 
@@ -45,5 +45,5 @@ def test_the_size_of_the_cache_is_counted(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "a").write_bytes(bytes(10))
     (tmp_path / "in" / "b").write_bytes(bytes(5))
-    assert doctor._size(tmp_path) == 15
-    assert doctor._size(tmp_path / "nowhere") == 0
+    assert doctor.directory_size(tmp_path) == 15
+    assert doctor.directory_size(tmp_path / "nowhere") == 0

@@ -15,7 +15,11 @@ from understudy.agent.illumination import METHODS
 from understudy.algorithms.config import field_docs, shown_name
 from understudy.cli.illuminate import IlluminationSettings
 from understudy.cli.parsing import show
+from understudy.cli.settings import RunSettings, field_names
+from understudy.distributed.config import Cluster
+from understudy.envs.fault_guard import Guard
 from understudy.qd.on_device import NativeIlluminator
+from understudy.qd.run import QDRunConfig
 from understudy.runner import load as load_player
 from understudy.runs.csv_log import read_csv
 
@@ -23,6 +27,9 @@ pytestmark = pytest.mark.agents
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "quality_diversity.md"
 ENV = "jax:PointNavigation-v0"
+SECTIONS = {one: field_names(one) for one in (IlluminationSettings, RunSettings, Guard)}
+SECTIONS |= {Cluster: ["collectors", "address"], QDRunConfig: field_names(QDRunConfig)}
+RUN_NAMES = [name for names in SECTIONS.values() for name in names]
 SHARED = ["--quiet", "--generation-size=8", "--cells=40", "--hidden-sizes=8", "--episode-length=20"]
 TINY = [
     *SHARED,
@@ -51,7 +58,7 @@ def test_it_says_what_starts_and_ends_with_where_everything_is(illuminated):
     first, behaviors, place, time, found, corrected, *files, python, last = out.splitlines()
     preset = "PointNavigation-v0 and your flags"
     assert first == f"PGA-ME on {ENV}, 40 evaluations, preset: {preset}"
-    assert behaviors == "behaviors      x, y; a CVT of 40 cells"
+    assert behaviors == "behaviors       x, y; a CVT of 40 cells"
     assert place == f"run directory   {directory}"
     assert re.fullmatch(r"illuminated for \d+\.\d s \([\d,]+ evaluations/s\)", time)
     log = read_csv(directory / "progress.csv")
@@ -80,7 +87,7 @@ def test_a_run_keeps_its_file(run, illuminated):
     assert code == 0 and out == kept
     plan = tomllib.loads(kept)
     assert list(plan) == ["algorithm", "env", "run", "pga-me"]
-    assert set(plan["run"]) == {field.name for field in dataclasses.fields(IlluminationSettings)}
+    assert list(plan["run"]) == RUN_NAMES
     assert plan["run"]["evaluations"] == 40 and plan["pga-me"]["cells"] == 40
 
 
@@ -114,8 +121,8 @@ def test_help_documents_every_field(run, name):
     code, out, _ = run("illuminate", name, "--help")
     assert code == 0 and f"settings of {shown_name(name)}" in out
     config = METHODS[name].config_class
-    for field in (*dataclasses.fields(config), *dataclasses.fields(IlluminationSettings)):
-        assert f"  --{field.name.replace('_', '-')} " in out
+    for name in (*field_names(config), *RUN_NAMES):
+        assert f"  --{name.replace('_', '-')} " in out
 
 
 def interrupt(monkeypatch, number):
@@ -326,8 +333,11 @@ def test_an_agent_has_no_behaviors_to_choose_from(refused, trained, words):
 
 
 def test_the_page_has_every_key_of_the_run():
-    docs, rows = field_docs(IlluminationSettings), []
-    for field in dataclasses.fields(IlluminationSettings):
-        default = "–" if field.default in (None, ()) else show(field.default)
-        rows.append(f"| `{field.name}` | {default} | {' '.join(docs[field.name].split())} |")
+    rows = []
+    for section, names in SECTIONS.items():
+        for field in dataclasses.fields(section):
+            if field.name in names:
+                default = "–" if field.default in (None, ()) else show(field.default)
+                words = " ".join(field_docs(section)[field.name].split())
+                rows.append(f"| `{field.name}` | {default} | {words} |")
     assert "\n".join(rows) in PAGE.read_text(), "\n" + "\n".join(rows)

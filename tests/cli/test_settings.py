@@ -13,8 +13,13 @@ from understudy.agent.illumination import METHODS
 from understudy.algorithms import available
 from understudy.algorithms.config import field_docs
 from understudy.cli.parsing import show
-from understudy.cli.plan import RunSettings
+from understudy.cli.settings import RunSettings, field_names
+from understudy.cli.train import TrainSettings
+from understudy.distributed.config import Cluster
+from understudy.envs.fault_guard import Guard
+from understudy.runs.run import RunConfig
 
+SECTIONS = (TrainSettings, RunSettings, Guard, Cluster, RunConfig)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "command_line.md"
 
 FILE = """
@@ -82,9 +87,8 @@ def test_a_printed_config_gives_itself_again(run, tmp_path, name):
     assert code == 0 and run("train", "--config", "again.toml", "--print-config")[1] == out
     plan = tomllib.loads(out)
     assert set(plan) == {"algorithm", "env", "run", name}
-    assert set(plan["run"]) == {field.name for field in dataclasses.fields(RunSettings)}
-    names = {field.name for field in dataclasses.fields(available()[name].config_class)}
-    assert set(plan[name]) == names
+    assert list(plan["run"]) == [name for section in SECTIONS for name in field_names(section)]
+    assert set(plan[name]) == set(field_names(available()[name].config_class))
     assert plan[name]["max_grad_norm"] == "none" and plan[name]["learning_rate"] == 1e-5
     assert plan["run"]["logger"] == ["tensorboard"] and plan["run"]["steps"] == 1000
 
@@ -115,7 +119,7 @@ def test_the_first_line_names_what_the_settings_come_from(
     run, tmp_path, monkeypatch, file, flags, expected
 ):
     (tmp_path / "my.toml").write_text(file)
-    monkeypatch.setattr("understudy.cli.train.run", lambda *arguments: print(arguments[-1]))
+    monkeypatch.setattr("understudy.cli.running.run", lambda *arguments: print(arguments[-1]))
     code, out, _ = run("train", "--config", "my.toml", *flags)
     assert code == 0 and out.endswith(f" steps, preset: {expected}\n")
 
@@ -156,14 +160,14 @@ def test_help_documents_every_field(run, name, config):
     assert code == 0 and f"settings of {name.upper()}" in out
     lines = out.splitlines()
     assert max(map(len, lines)) <= 100
-    for field in (*dataclasses.fields(config), *dataclasses.fields(RunSettings)):
-        flag = "--" + field.name.replace("_", "-")
+    for field in (name for one in (config, *SECTIONS) for name in field_names(one)):
+        flag = "--" + field.replace("_", "-")
         [place] = [i for i, line in enumerate(lines) if line.startswith(f"  {flag} ")]
         words = " ".join(lines[place : place + 2]).split()
         assert len(words) > 3, flag
     for flag in ("--run", "--config", "--print-config", "--quiet"):
         assert f"  {flag} " in out
-    assert "A flag goes before the file, the file before the environment's preset" in out
+    assert "A flag overrides the file, the file overrides the environment's preset" in out
 
 
 @pytest.mark.parametrize("name", available())
@@ -211,8 +215,10 @@ def test_the_page_shows_a_file_that_works(printed, tmp_path):
 
 
 def test_the_page_has_every_key_of_the_run():
-    docs, rows = field_docs(RunSettings), []
-    for field in dataclasses.fields(RunSettings):
-        default = "–" if field.default in (None, ()) else show(field.default)
-        rows.append(f"| `{field.name}` | {default} | {' '.join(docs[field.name].split())} |")
+    rows = []
+    for section in SECTIONS:
+        for field in dataclasses.fields(section):
+            default = "–" if field.default in (None, ()) else show(field.default)
+            words = " ".join(field_docs(section)[field.name].split())
+            rows.append(f"| `{field.name}` | {default} | {words} |")
     assert "\n".join(rows) in PAGE.read_text(), "\n" + "\n".join(rows)

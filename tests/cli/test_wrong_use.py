@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from understudy.cli import evaluate
+from understudy.cli import playing
 from understudy.runs import checkpoint
 
 pytestmark = pytest.mark.agents
@@ -156,10 +156,10 @@ def test_a_kind_of_file_that_nobody_knows(refused, trained, command):
 
 
 def test_a_run_without_a_name_for_its_environment_is_not_filmed(trained):
-    agent = evaluate.load(trained[0])
+    agent = playing.load(trained[0])
     agent.env_name = None
-    with pytest.raises(evaluate.ConfigError, match="from Python"):
-        evaluate.film(agent, trained[0] / "x.mp4")
+    with pytest.raises(playing.ConfigError, match="from Python"):
+        playing.film(agent, trained[0] / "x.mp4")
     agent.close()
 
 
@@ -184,5 +184,5 @@ def test_ctrl_c(run, monkeypatch):
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate, "load", interrupt)
+    monkeypatch.setattr(playing, "load", interrupt)
     assert run("eval", "run") == (130, "", "understudy: interrupted\n")

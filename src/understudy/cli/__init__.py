@@ -1,4 +1,4 @@
-"""The command `understudy`. Any mistake of the user's is answered with one line and exit code 2."""
+"""The command `understudy`. A mistake of the user's gives one line and exit code 2."""
 
 import atexit
 import contextlib
@@ -10,31 +10,33 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import NamedTuple, NoReturn
 
-from understudy.cli.parsing import WHEN_INTERRUPTED, fail
+from understudy.cli.parsing import ON_INTERRUPT, fail
 from understudy.errors import UnderstudyError
 
 
 class Command(NamedTuple):
     module: str
-    """In this package, with a function `parser(arguments)`. It is imported when it is called for:
-    JAX takes a second."""
+    """In this package, with a function `parser(arguments)`. It is imported when needed, because JAX
+    takes a second to import."""
     usage: str
     purpose: str
 
 
 COMMANDS = {
-    "train": Command("train", "train [ALGO] [ENV] …", "train an agent (alone: SAC on Pendulum-v1)"),
+    "train": Command(
+        "train", "train [ALGO] [ENV] …", "train an agent (by default SAC on Pendulum-v1)"
+    ),
     "illuminate": Command(
         "illuminate", "illuminate [METHOD] [ENV] …", "find the best policy of every kind"
     ),
-    "resume": Command("resume", "resume RUN", "go on with a run that was interrupted"),
+    "resume": Command("resume", "resume RUN", "continue a run that was interrupted"),
     "eval": Command("evaluate", "eval RUN", "play a trained agent: its returns, or a video"),
-    "plot": Command("plot", "plot RUN…", "draw learning curves, of several runs side by side"),
+    "plot": Command("plot", "plot RUN…", "draw the learning curves of one or several runs"),
     "report": Command("report", "report RUN", "write a run as one HTML page"),
-    "export": Command("export", "export RUN policy.onnx", "write the policy alone, as one file"),
-    "sweep": Command("sweep", "sweep ALGO ENV --vary …", "try many settings, all at once"),
+    "export": Command("export", "export RUN policy.onnx", "write the policy alone as one file"),
+    "sweep": Command("sweep", "sweep ALGO ENV --vary …", "train with many settings and rank them"),
     "doctor": Command("doctor", "doctor", "show versions, devices, precision, cache and extras"),
-    "list": Command("listing", "list [envs|presets]", "what there is: algorithms, environments"),
+    "list": Command("listing", "list [envs|presets]", "list algorithms, environments or presets"),
 }
 
 EXAMPLES = """\
@@ -46,7 +48,7 @@ EXAMPLES = """\
 
 
 def entry() -> None:
-    """The command as a process of its own, which Ctrl-C ends at any moment.
+    """Run the command as a process of its own, which Ctrl-C ends at any moment.
 
     A KeyboardInterrupt during start-up may be swallowed inside JAX, and an interrupted compilation
     can crash the interpreter while it shuts down. The handler therefore runs the exit functions
@@ -62,7 +64,7 @@ def entry() -> None:
 
 
 def _leave_now(number: int, frame: FrameType | None) -> None:
-    for undo in WHEN_INTERRUPTED:
+    for undo in ON_INTERRUPT:
         with contextlib.suppress(Exception):
             undo()
     with contextlib.suppress(Exception):
@@ -88,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _run(arguments)
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # a reader that has left is noticed here, not at the very end
+                sys.stdout.flush()  # a closed pipe is noticed here, not at the very end
     except BrokenPipeError:
         silence = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):

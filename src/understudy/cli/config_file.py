@@ -4,28 +4,27 @@ algorithm = "sac"
 env = "Pendulum-v1"
 gamma = 0.98              # settings of the algorithm: here, or in a table of its name
 
-[run]                     # what happens around it
+[run]                     # settings of the run
 steps = 20_000
 
-[sac]                     # goes before the top level
+[sac]                     # overrides the top level
 learning_rate = 1e-3
 """
 
-import dataclasses
 import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from understudy.algorithms.config import Config, by_topic, nearest
-from understudy.cli.plan import Kind, Wishes
+from understudy.algorithms.config import by_topic, nearest
+from understudy.cli.settings import Layer, Plan, Schema, field_names
 from understudy.errors import ConfigError
 
-NAMES = ("algorithm", "env")  # the words at the top that are no settings
+NAMES = ("algorithm", "env")  # the keys at the top that are no settings
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file says, and nothing yet about whether it makes sense."""
+    """Parse the file. Its keys are not checked yet."""
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -39,70 +38,62 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def wishes(path: Path, content: dict[str, Any], kind: Kind) -> tuple[Wishes, list[str]]:
-    """What it wishes for this algorithm, and all that is wrong with its keys."""
-    tables: dict[str, type[Config]] = {"run": kind.run_class, **kind.configs}
-    top: dict[str, Any] = {}
-    inside: dict[str, dict[str, Any]] = {}
+def layer_of(path: Path, content: dict[str, Any], schema: Schema) -> tuple[Layer, list[str]]:
+    """The settings in a file that apply to the schema's algorithm, and what is wrong with its
+    keys."""
+    known = {"run": schema.run_names}
+    known |= {name: field_names(config) for name, config in schema.configs.items()}
+    found: dict[str, dict[str, Any]] = {"": {}, **{table: {} for table in known}}
     problems = []
     for key, value in content.items():
-        if key in tables and isinstance(value, dict):
-            inside[key], unknown = _known(value, tables[key], kind.run_class, f"[{key}] ")
-            problems += unknown
-        elif key in tables:
+        if key in known and isinstance(value, dict):
+            found[key] = value
+        elif key in known:
             problems.append(f"{key} is the name of a table: write [{key}]")
         elif isinstance(value, dict):
-            known = ", ".join(f"[{name}]" for name in tables)
-            problems.append(f"unknown table [{key}]{nearest(key, tables)}; there are: {known}")
+            tables = ", ".join(f"[{name}]" for name in known)
+            problems.append(f"unknown table [{key}]{nearest(key, known)}; there are: {tables}")
         elif key not in NAMES:
-            top[key] = value
-    top, unknown = _known(top, kind.config_class, kind.run_class, "")
-    problems = unknown + problems
-    own = inside.get(kind.name, {})
-    return Wishes(inside.get("run", {}), top | own, path.name), (
-        [f"{path}: {'; '.join(problems)}"] if problems else []
-    )
+            found[""][key] = value
+    known[""] = known[schema.name]
+    for table, values in found.items():
+        unknown = [key for key in values if key not in known[table]]
+        problems += [_explain_unknown(key, table, schema) for key in unknown]
+        found[table] = {key: value for key, value in values.items() if key in known[table]}
+    layer = Layer(found["run"], found[""] | found[schema.name], path.name)
+    return layer, [f"{path}: {'; '.join(problems)}"] if problems else []
 
 
-def _known(
-    values: dict[str, Any], config_class: type[Config], run_class: type[Config], place: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Those that the class has, and what is wrong with the others."""
-    names, run = _names(config_class), _names(run_class)
-    problems = [
-        f"{place}{key} belongs under [run]" if key in run else _unknown(key, config_class, place)
-        for key in values
-        if key not in names
-    ]
-    return {key: value for key, value in values.items() if key in names}, problems
-
-
-def _unknown(key: str, config_class: type[Config], place: str) -> str:
-    if not place and (meant := nearest(key, [*_names(config_class), *NAMES])):
+def _explain_unknown(key: str, table: str, schema: Schema) -> str:
+    place = f"[{table}] " if table else ""
+    if table == "run":
+        return f"{place}unknown field '{key}'{nearest(key, schema.run_names)}"
+    if key in schema.run_names:
+        return f"{place}{key} belongs under [run]"
+    config_class = schema.configs[table or schema.name]
+    if not table and (meant := nearest(key, [*field_names(config_class), *NAMES])):
         return f"unknown key '{key}'{meant}"
     return place + config_class.explain_unknown(key)
 
 
-def _names(config_class: type[Config]) -> list[str]:
-    return [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
-
-
-def text(name: str, env: str, run: Config, config: Config) -> str:
-    """A file that gives all this again. `name` is the algorithm's."""
-    lines = [f"algorithm = {_spelt(name)}", f"env = {_spelt(env)}"]
-    for table, settings in (("run", run), (name, config)):
-        lines += ["", f"[{table}]"]
-        for topic, fields in by_topic(type(settings)).items():
-            lines += [f"# {topic}"] if topic else []
-            lines += [f"{field.name} = {_spelt(getattr(settings, field.name))}" for field in fields]
+def text(plan: Plan) -> str:
+    """A file that gives the same plan again."""
+    name, schema = plan.schema.name, plan.schema
+    lines = [f"algorithm = {_spell(name)}", f"env = {_spell(plan.env)}", "", "[run]"]
+    for section, names in schema.sections.items():
+        lines += [f"{key} = {_spell(getattr(plan.run[section], key))}" for key in names]
+    lines += ["", f"[{name}]"]
+    for topic, fields in by_topic(schema.config_class).items():
+        lines += [f"# {topic}"] if topic else []
+        lines += [f"{field.name} = {_spell(getattr(plan.config, field.name))}" for field in fields]
     return "\n".join(lines) + "\n"
 
 
-def _spelt(value: Any) -> str:
+def _spell(value: Any) -> str:
     if value is None:
         return '"none"'
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_spelt, value))}]"
+        return f"[{', '.join(map(_spell, value))}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,4 +1,4 @@
-"""`understudy doctor`: what this installation has, and what could be wrong with it."""
+"""`understudy doctor`: show what is installed, and what could be wrong with it."""
 
 import json
 import os
@@ -10,31 +10,19 @@ from typing import Any
 from understudy.cli.parsing import Parser
 
 CORE = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "safetensors")
-EXTRAS = {  # extra: the distribution that it installs
-    "mujoco": "mujoco",
-    "atari": "ale-py",
-    "minatar": "minatar",
-    "brax": "brax",
-    "onnx": "onnx",
-    "optuna": "optuna",
-    "ray": "ray",
-    "video": "imageio-ffmpeg",
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-    "mlflow": "mlflow-skinny",
-}
+EXTRAS = ("mujoco", "atari", "minatar", "brax", "onnx", "optuna", "ray", "video", "tensorboard",
+          "wandb", "mlflow")  # fmt: skip
+# Extras that do not have the name of the distribution that they install.
+DISTRIBUTIONS = {"atari": "ale-py", "video": "imageio-ffmpeg", "mlflow": "mlflow-skinny"}
 TF32 = (
-    "products of matrices use TF32 on this GPU, which spoils training on some simulators; "
+    "matrix products use TF32 on this GPU, which spoils training on some simulators; "
     "JAX_DEFAULT_MATMUL_PRECISION=highest computes in float32"
 )
 
 
 def parser(arguments: list[str]) -> Parser:
-    result = Parser(
-        prog="understudy doctor",
-        description="Show versions, devices, precision, the compilation cache and extras.",
-    )
-    result.set_defaults(command=_command)
+    about = "Show versions, devices, precision, the compilation cache and extras."
+    result = Parser("doctor [--json]", about, _command)
     result.add_argument("--json", action="store_true", help="print one JSON object")
     return result
 
@@ -62,8 +50,8 @@ def examine() -> dict[str, Any]:
         "devices": [f"{device.platform}: {device.device_kind}" for device in devices],
         "matmul_precision": precision or "default",
         "compilation_cache": cache,
-        "compilation_cache_bytes": _size(Path(cache)) if cache else 0,
-        "extras": {extra: _version(name) for extra, name in EXTRAS.items()},
+        "compilation_cache_bytes": directory_size(Path(cache)) if cache else 0,
+        "extras": {extra: _version(DISTRIBUTIONS.get(extra, extra)) for extra in EXTRAS},
         "warnings": [TF32] if tf32 else [],
     }
 
@@ -77,7 +65,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "versions       " + ", ".join(f"{name} {versions[name] or 'missing'}" for name in CORE),
         f"machine        {found['machine']['system']}, {found['machine']['cores']} cores",
         "devices        " + ", ".join(found["devices"]),
-        f"precision      {found['matmul_precision']} (products of matrices)",
+        f"precision      {found['matmul_precision']} (matrix products)",
         f"cache          {cache} ({size / 2**20:,.0f} MiB)" if cache else "cache          off",
         "extras         " + ", ".join(f"{x} {version}" for x, version in extras.items() if version),
     ]
@@ -87,7 +75,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _setting(name: str) -> Any:
-    """One of JAX's own settings. (Its config declares them at run time.)"""
+    """A setting of JAX, whose config declares its settings at run time."""
     import jax
 
     return getattr(jax.config, name)
@@ -107,5 +95,5 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _size(folder: Path) -> int:
+def directory_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

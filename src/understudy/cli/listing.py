@@ -7,7 +7,7 @@ from understudy.algorithms import available
 from understudy.cli.parsing import Parser, show
 from understudy.envs.native import NATIVE
 
-# Known when asked for: the extra, and an example.
+# Environments that Gymnasium does not list -> the extra that they need, and an example.
 EXTRAS = {
     "brax:NAME": ("brax", "brax:halfcheetah"),
     "atari:GAME": ("atari", "atari:Breakout"),
@@ -16,9 +16,9 @@ EXTRAS = {
 
 
 def parser(arguments: list[str]) -> Parser:
-    result = Parser(prog="understudy list", description="What there is.")
     what = {"algorithms": _algorithms, "envs": _environments, "presets": _presets}
-    result.set_defaults(command=lambda options: what[options.what]())
+    about = "List algorithms, environments or presets."
+    result = Parser("list [algorithms|envs|presets]", about, lambda options: what[options.what]())
     result.add_argument("what", nargs="?", choices=tuple(what), default="algorithms")
     return result
 

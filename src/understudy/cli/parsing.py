@@ -1,4 +1,4 @@
-"""What the commands share: argparse with errors of one line, and hints at the next command."""
+"""Parse arguments with argparse: errors of one line, and hints at the next command."""
 
 import argparse
 import re
@@ -8,39 +8,38 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-# What is to be undone where a command is interrupted before its run has begun.
-WHEN_INTERRUPTED: list[Callable[[], object]] = []
+# Called if a command is interrupted before its run has begun.
+ON_INTERRUPT: list[Callable[[], object]] = []
 
-
-# Flags of other libraries, and ours.
-_ELSEWHERE = {
-    "--total-timesteps": "--steps",
-    "--total_timesteps": "--steps",
-    "--timesteps": "--steps",
-    "--n-envs": "--envs",
-    "--env-id": "ENV",
-    "--lr": "--learning-rate",
-}
+# Flags of other libraries -> ours.
+_OTHER_LIBRARIES = {"--n-envs": "--envs", "--env-id": "ENV", "--lr": "--learning-rate"}
+for _name in ("--total-timesteps", "--total_timesteps", "--timesteps"):
+    _OTHER_LIBRARIES[_name] = "--steps"
 
 
 def fail(message: str) -> NoReturn:
-    """One line on the error stream, exit code 2."""
+    """Print one line to the error stream, and exit with code 2."""
     print(f"understudy: error: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
 def hint(*commands: str) -> None:
-    """What to do next."""
+    """Print the commands that make sense next."""
     print("next: " + " · ".join(f"understudy {command}" for command in commands))
 
 
+def entry(name: str, value: object) -> str:
+    """A line of two columns."""
+    return f"{name:15} {value}"
+
+
 def quoted(path: Path | str) -> str:
-    """As a shell takes it."""
+    """The path as a shell takes it."""
     return shlex.quote(str(path))
 
 
 def show(value: Any) -> str:
-    """A setting as its flag takes it."""
+    """The value of a setting as its flag takes it."""
     if isinstance(value, tuple):
         return ",".join(map(show, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -50,12 +49,27 @@ def show(value: Any) -> str:
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line that name the nearest flag."""
 
-    def __init__(self, **settings: Any):
-        super().__init__(allow_abbrev=False, formatter_class=_Help, **settings)
+    def __init__(
+        self,
+        usage: str,
+        description: str = "",
+        command: Callable[[argparse.Namespace], None] | None = None,
+        epilog: str = "",
+    ):
+        """`usage` begins with the name of the command; `command` runs it."""
+        super().__init__(
+            prog=f"understudy {usage.split()[0]}",
+            usage=f"understudy {usage}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=_Help,
+        )
+        self.set_defaults(command=command)
         # argparse would take -0.5,0.3 and -1e3 for flags.
         self._negative_number_matcher = re.compile(r"-\.?\d")
-        self.refused: Mapping[str, str] = {}  # settings that cannot be, and why
-        self.renamed: Mapping[str, str] = {}  # settings of earlier versions, by their old names
+        self.refused: Mapping[str, str] = {}  # settings that do not exist here -> why
+        self.renamed: Mapping[str, str] = {}  # settings of earlier versions -> their names now
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (see {self.prog} --help)")
@@ -73,7 +87,8 @@ class Parser(argparse.ArgumentParser):
                 fail(f"{flag} is called --{self.renamed[setting].replace('_', '-')} now")
             what = "flag" if flag.startswith("-") else "argument"
             hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
-            hint = f" (did you mean '{_ELSEWHERE[flag]}'?)" if flag in _ELSEWHERE else hint
+            if flag in _OTHER_LIBRARIES:
+                hint = f" (did you mean '{_OTHER_LIBRARIES[flag]}'?)"
             fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")
         return options
 
@@ -85,7 +100,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1, which may be written 1e6."""
+    """Parse a whole number of at least 1, which may be written 1e6."""
     try:
         number = float(text)
     except ValueError:
@@ -96,19 +111,23 @@ def count(text: str) -> int:
     return int(number)
 
 
+def add_run_directory(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+
+
 def add_device(parser: Parser, default: str = "auto, JAX's choice") -> None:
-    what = f"where to compute (default: {default})"
+    what = f"device to compute on (default: {default})"
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), help=what)
-
-
-def add_trust(parser: Parser) -> None:
-    """How to allow what a file alone must not decide."""
-    add = parser.add_argument
-    add("--env", metavar="ENV",
-        help="its environment, if the run cannot name it: module:Class, or an id")  # fmt: skip
-    add("--trust-environment", action="store_true",
-        help="import the module that the run names its environment by")  # fmt: skip
 
 
 def device_of(word: str | None) -> str | None:
     return None if word == "auto" else word
+
+
+def add_trust(parser: Parser) -> None:
+    """Add the flags that allow what a file alone must not decide."""
+    add = parser.add_argument
+    add("--env", metavar="ENV",
+        help="the environment, if the run does not name it: module:Class, or an id")  # fmt: skip
+    add("--trust-environment", action="store_true",
+        help="import the module that the run names as its environment's")  # fmt: skip

@@ -3,24 +3,20 @@
 import argparse
 from pathlib import Path
 
-from understudy.cli.parsing import Parser, hint, quoted
+from understudy.cli.parsing import Parser, entry, hint, quoted
 from understudy.errors import ConfigError
 from understudy.reports.curves import compare, learning_curve, read_runs
 from understudy.reports.growth import growth
 from understudy.runs.run_directory import CURVE
 
 COMPARISON = "comparison.png"
+DESCRIPTION = """\
+Draw the learning curves of one or several runs, or the growth of repertoires. Runs that differ only
+in their seed become one curve with a 95 % interval."""
 
 
 def parser(arguments: list[str]) -> Parser:
-    result = Parser(
-        prog="understudy plot",
-        usage="understudy plot RUN… [-o FILE]",
-        description="Draw the learning curve of a run, or of several side by side; of "
-        "repertoires, how they grew.\nRuns that differ only in their seed become one curve with "
-        "its 95 % interval.",
-    )
-    result.set_defaults(command=_plot)
+    result = Parser("plot RUN… [-o FILE]", DESCRIPTION, _plot)
     result.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
     result.add_argument(
         "-o", "--out", type=Path, metavar="FILE",
@@ -41,5 +37,5 @@ def _plot(options: argparse.Namespace) -> None:
         picture = compare(options.runs, out)
     else:
         picture = learning_curve(first, out, runs[0].title)
-    print(f"picture         {picture}")
+    print(entry("picture", picture))
     hint(f"report {quoted(first)}")

@@ -1,0 +1,136 @@
+"""Flags made from the fields of config classes; their help is the fields' docstrings."""
+
+import argparse
+import dataclasses
+import itertools
+from collections import ChainMap
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from understudy.algorithms.config import Config, by_topic, field_docs, shown_name
+from understudy.cli import config_file
+from understudy.cli.parsing import Parser, show
+from understudy.cli.settings import Layer, Plan, Schema, make_plan, takes_list
+
+SWITCHES = ("--quiet", "--print-config")  # flags without a value
+PRECEDENCE = """\
+A flag overrides the file, the file overrides the environment's preset (understudy list presets),
+and the preset overrides the defaults shown here. "none" means no value."""
+
+
+def read_config_file(arguments: list[str]) -> dict[str, Any]:
+    """The content of the file that `--config` names; empty without that flag."""
+    path = ""
+    for argument, following in itertools.pairwise([*arguments, "--"]):
+        if argument == "--config" and not following.startswith("-"):
+            path = following
+        elif argument.startswith("--config="):
+            path = argument.removeprefix("--config=")
+    return config_file.read(Path(path)) if path else {}
+
+
+def words_of(arguments: list[str]) -> list[str]:
+    """The arguments that are neither flags nor their values."""
+    words, value = [], False
+    for argument in arguments:
+        if not argument.startswith("-"):
+            words += [] if value else [argument]
+            value = False
+        else:
+            value = argument.startswith("--") and "=" not in argument and argument not in SWITCHES
+    return words
+
+
+def add_run(parser: Parser, schema: Schema, env: str, content: dict[str, Any]) -> Parser:
+    """Add the flags of a command that starts a run. `content` is that of the config file."""
+    parser.set_defaults(schema=schema, content=content, chosen_env=env)
+    group = parser.add_argument_group("the run")
+    add = group.add_argument
+    add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")
+    add("--config", type=Path, metavar="FILE", help="TOML file of settings (docs/command_line.md)")
+    add("--print-config", action="store_true", help="print all settings as such a file and exit")
+    add("--quiet", action="store_true", help="show no progress bar")
+    add_settings(parser, group, schema, f"settings of {shown_name(schema.name)}")
+    return parser
+
+
+def add_settings(parser: Parser, group: Any, schema: Schema, title: str) -> None:
+    """Add a flag for every setting: those of the run to `group`, those of the algorithm to a group
+    for each topic."""
+    for section, names in schema.sections.items():
+        _add_fields(group, section, "run", names)
+    for topic, fields in by_topic(schema.config_class).items():
+        own = parser.add_argument_group(title + f": {topic}" * bool(topic))
+        _add_fields(own, schema.config_class, "config", [field.name for field in fields])
+    configs = [one for one in (schema.config_class, *schema.sections) if issubclass(one, Config)]
+    parser.refused = ChainMap(*(dict(one.refused) for one in configs))
+    parser.renamed = ChainMap(*(dict(one.renamed) for one in configs))
+
+
+def _add_fields(group: Any, config_class: type, kind: str, names: Collection[str]) -> None:
+    docs = field_docs(config_class)
+    for field in dataclasses.fields(config_class):
+        if field.name not in names:
+            continue
+        choices = field.metadata.get("choices")
+        notes = [", ".join(choices)] if choices else []
+        if field.default not in (None, ()):
+            notes.append(f"default: {show(field.default)}")
+        shown = " ".join(docs[field.name].split()).rstrip(".")
+        shown += f" ({'; '.join(notes)})" if notes else ""
+        several = field.type == tuple[str, ...]  # may also be given one by one
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            dest=f"{kind}:{field.name}",
+            action="extend" if several else "store",
+            type=(lambda text: text.split(",")) if several else parse_value,
+            metavar=_placeholder(field.type),
+            help=shown.replace("%", "%%"),
+        )
+
+
+def _placeholder(annotation: Any) -> str:
+    if takes_list(annotation):
+        return "A,B"
+    for kind, shown in ((bool, "true|false"), (int, "N"), (float, "X")):
+        if annotation in (kind, kind | None):
+            return shown
+    return "WORD"
+
+
+def parse_value(text: str) -> Any:
+    """Parse a flag's value as TOML would: number, true or false, a,b,c or a word."""
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    if "," in text:
+        return tuple(parse_value(part) for part in text.strip(",").split(","))
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def flags_in(options: argparse.Namespace) -> Layer:
+    """The settings that are given as flags."""
+    run, config = (
+        {
+            name.removeprefix(kind): value
+            for name, value in vars(options).items()
+            if name.startswith(kind) and value is not None
+        }
+        for kind in ("run:", "config:")
+    )
+    return Layer(run, config, "your flags")
+
+
+def plan_run(options: argparse.Namespace) -> Plan:
+    """The plan that the flags and the config file of an `add_run` command ask for."""
+    layers, problems = [flags_in(options)], []
+    if options.config is not None:
+        layer, problems = config_file.layer_of(options.config, options.content, options.schema)
+        layers.insert(0, layer)
+    return make_plan(options.schema, options.chosen_env, layers, problems)

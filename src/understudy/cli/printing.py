@@ -1,0 +1,43 @@
+"""Results in words, as the commands print them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from understudy.agent import Agent
+from understudy.agent.illumination import Illumination
+from understudy.runs.progress import compact
+
+
+def describe_returns(result: dict[str, Any], agent: Agent) -> str:
+    """An evaluation in one line."""
+    several = agent.num_seeds > 1
+    episodes = len(result["returns"][0] if several else result["returns"])
+    low, high = map(compact, result["ci95"])
+    over = f"{episodes} episode{'s' * (episodes > 1)}{' per seed' * several}"
+    units = f"{agent.num_seeds} seeds" if several else "episodes"
+    return (
+        f"return over {over}: mean {compact(result['mean'])} (95 % interval {low} … {high}), "
+        f"standard deviation {compact(result['std'])}, IQM of the {units} {compact(result['iqm'])}"
+    )
+
+
+def describe_metrics(metrics: dict[str, float], offset: float | None = None) -> str:
+    """The metrics of a repertoire in one line."""
+    above = "" if offset is None else f" above {compact(offset)}"
+    return (
+        f"QD-score {compact(metrics['qd_score'])}{above}, coverage {metrics['coverage']:.1%}, "
+        f"best fitness {compact(metrics['max_fitness'])}"
+    )
+
+
+def spell_behavior(descriptor: Sequence[float]) -> str:
+    """A behavior as `--at` takes it."""
+    return ",".join(f"{number:.3g}" for number in descriptor)
+
+
+def at_best(found: Illumination) -> str:
+    """The flag that chooses the fittest policy; empty where the repertoire is."""
+    repertoire = found.repertoire
+    if not len(repertoire):
+        return ""
+    return f" --at {spell_behavior(repertoire.descriptors[repertoire.fitness.argmax()].tolist())}"

@@ -1,0 +1,132 @@
+"""The settings of a run: flags over a file over the environment's preset over the defaults.
+
+A setting is a field of a config class. The class declares it once: its flag, its key in a file, its
+check and its help come from there.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from understudy.algorithms.config import Config, nearest, setting
+from understudy.errors import ConfigError
+from understudy.runs.loggers import BY_NAME
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RunSettings(Config):
+    """Settings that `understudy train` and `understudy illuminate` share."""
+
+    seed: int = setting(0, at_least=0)
+    """Seed of all random numbers; with several seeds, the first of them."""
+    env_workers: int = setting(0, at_least=0)
+    """Worker processes that step the environments; with 0 this process steps them."""
+    logger: tuple[str, ...] = setting(())
+    """Loggers beside progress.csv: tensorboard, wandb, mlflow, or several, separated by commas."""
+    device: str = setting("auto", choices=("auto", "cpu", "gpu"))
+    """Device to compute on; auto leaves the choice to JAX."""
+
+    def contradictions(self) -> list[str]:
+        return [
+            f"unknown logger '{name}'{nearest(name, BY_NAME)}; there are: {', '.join(BY_NAME)}"
+            for name in self.logger
+            if name not in BY_NAME
+        ]
+
+
+def field_names(config_class: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(config_class)]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """All settings that a command takes."""
+
+    name: str
+    """The algorithm or the method."""
+    configs: Mapping[str, type[Config]]
+    """The config classes of all algorithms or methods, by name."""
+    sections: Mapping[type, Sequence[str]]
+    """The classes whose fields are the settings of the run -> the fields that can be set."""
+
+    @property
+    def config_class(self) -> type[Config]:
+        return self.configs[self.name]
+
+    @property
+    def run_names(self) -> list[str]:
+        return [name for names in self.sections.values() for name in names]
+
+
+class Layer(NamedTuple):
+    """Settings from one source."""
+
+    run: dict[str, Any]
+    config: dict[str, Any]
+    source: str  # as the first line of a run names it
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run before it starts."""
+
+    schema: Schema
+    env: str
+    run: dict[type, Any]
+    """An instance of each of the schema's sections."""
+    config: Any
+    preset: str
+    """The sources of the settings, in words."""
+
+
+def make_plan(schema: Schema, env: str, layers: list[Layer], problems: list[str]) -> Plan:
+    """Merge the layers, later ones over earlier ones, and check the result. `problems` that are
+    known already are reported together with those found here."""
+    config, preset = schema.config_class.for_environment(env)
+    wanted, problems = dataclasses.asdict(config), [*problems]
+    given: dict[str, Any] = {}
+    for layer in layers:
+        wanted |= layer.config
+        given |= layer.run
+    try:
+        config = schema.config_class(**tidy(schema.config_class, wanted))
+    except ConfigError as error:
+        problems.append(str(error))
+    run = {}
+    for section, names in schema.sections.items():
+        own = {name: given[name] for name in names if name in given}
+        try:
+            run[section] = section(**tidy(section, own))
+        except ConfigError as error:
+            problems.append(str(error).removeprefix(f"{section.__name__}: "))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    sources = [preset, *(layer.source for layer in layers if layer.config)]
+    named = " and ".join([", ".join(sources[:-1]), sources[-1]] if sources[1:] else sources)
+    return Plan(schema, env, run, config, named)
+
+
+def tidy(config_class: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Turn "none" into None, which TOML lacks, and a single value into a list where a list is
+    expected."""
+    kinds = {field.name: field.type for field in dataclasses.fields(config_class)}
+    result = {}
+    for name, value in values.items():
+        if isinstance(value, str) and value.lower() == "none":
+            value = None
+        elif value is not None and takes_list(kinds[name]) and not isinstance(value, list | tuple):
+            value = (value,)
+        if kinds[name] == tuple[str, ...]:
+            value = [item for item in value or () if item != "none"]
+        result[name] = value
+    return result
+
+
+def takes_list(annotation: Any) -> bool:
+    return any(
+        typing.get_origin(kind) is tuple for kind in (annotation, *typing.get_args(annotation))
+    )
