@@ -29,7 +29,6 @@ src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
 tests/agent/test_evaluation.py _evaluating _runners
 tests/algorithms/test_ddqn.py _policy
-tests/cli/test_doctor.py _size
 tests/distributed/cluster_cases.py _pool
 tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ray
 tests/distributed/test_loop.py _arrived _learn _policy _ray
