@@ -19,7 +19,7 @@ KNOWN_LINES = """
 src/understudy/agent/illumination.py _refuse_empty _take
 src/understudy/cli/__init__.py _run_exitfuncs
 src/understudy/cli/parsing.py _option_string_actions
-src/understudy/distributed/loop.py _start _wide_setting
+src/understudy/distributed/loop.py _start _wide_setup
 src/understudy/envs/brax.py _envs _install _nearest
 src/understudy/envs/make.py _max_episode_steps
 src/understudy/envs/serial.py _chosen

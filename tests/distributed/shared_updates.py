@@ -10,7 +10,7 @@ from understudy.algorithms import find
 from understudy.training.initialization import begin, metric_names
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.types import ArraySpec, Chunk, Continuous, Discrete, Spec, Step
 
 MOVING = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
@@ -20,27 +20,27 @@ RING = dict(batch_size=12, buffer_size=40, start_steps=0, min_buffer_size=8)
 LANES = 4
 
 
-def make_setting(name, members=2, **settings):
+def make_setup(name, members=2, **settings):
     cls = find(name)
     ring = {} if name == "a2c" else RING
     algorithm = cls(cls.config_class(**{**SMALL, **ring, **settings}))
     spec = CHOOSING if name in ("ddqn", "a2c") else MOVING
-    return Setting(algorithm, spec, seed=0, num_seeds=members, num_envs=LANES)
+    return TrainingSetup(algorithm, spec, seed=0, num_seeds=members, num_envs=LANES)
 
 
-def make_learner(setting):
-    algorithm, spec = setting.algorithm, setting.spec
+def make_learner(setup):
+    algorithm, spec = setup.algorithm, setup.spec
     metrics = len(metric_names(algorithm, spec, LANES))
-    keys = jax.random.split(jax.random.PRNGKey(setting.seed), setting.num_seeds)
+    keys = jax.random.split(jax.random.PRNGKey(setup.seed), setup.num_seeds)
     return jax.jit(jax.vmap(partial(begin, algorithm, spec, LANES, metrics)))(keys)
 
 
-def make_experience(setting, steps=8):
+def make_experience(setup, steps=8):
     """The same number of steps for everyone, with some ends of episodes among them."""
     rng = np.random.default_rng(0)
-    lead = (steps, setting.num_seeds, LANES)
-    if isinstance(setting.spec.action, Discrete):
-        action = rng.integers(0, setting.spec.action.n, lead).astype(np.int32)
+    lead = (steps, setup.num_seeds, LANES)
+    if isinstance(setup.spec.action, Discrete):
+        action = rng.integers(0, setup.spec.action.n, lead).astype(np.int32)
     else:
         action = np.tanh(rng.normal(size=(*lead, 2))).astype(np.float32)
     ended = rng.uniform(size=lead) < 0.2
@@ -52,10 +52,10 @@ def make_experience(setting, steps=8):
         last=ended,
         next_observation=rng.normal(size=(*lead, 3)).astype(np.float32),
     )
-    memory = getattr(setting.algorithm.config, "memory_width", 0)
+    memory = getattr(setup.algorithm.config, "memory_width", 0)
     remembered = rng.normal(size=(*lead, memory)).astype(np.float32) if memory else None
 
-    buffer, valid = setting.buffer, np.ones((steps, LANES), bool)
+    buffer, valid = setup.buffer, np.ones((steps, LANES), bool)
 
     def fill(steps, remembered):
         return buffer.add(buffer.init(), Chunk(steps, jnp.asarray(valid), remembered))
@@ -63,11 +63,11 @@ def make_experience(setting, steps=8):
     return jax.jit(jax.vmap(fill, in_axes=1))(all_steps, remembered)
 
 
-def in_one_process(setting, learner, experience, first_index, count):
+def in_one_process(setup, learner, experience, first_index, count):
     """What everything else is compared with: learner and priorities."""
     index = jnp.int32(first_index)
-    one = partial(updates, setting.algorithm, setting.buffer, first_index=index, count=count)
-    return jax.jit(over_seeds(one, setting.num_seeds))(learner, experience)
+    one = partial(updates, setup.algorithm, setup.buffer, first_index=index, count=count)
+    return jax.jit(over_seeds(one, setup.num_seeds))(learner, experience)
 
 
 def close(one, two, tolerance=1e-5):

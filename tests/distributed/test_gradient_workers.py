@@ -20,7 +20,7 @@ from tests.distributed.shared_updates import (
     in_one_process,
     make_experience,
     make_learner,
-    make_setting,
+    make_setup,
 )
 from understudy.algorithms.sac import SAC
 from understudy.distributed import worker_pool as pool
@@ -37,9 +37,9 @@ TWO = dict(gradient_workers=2, cpus_each=0.5, patience=300.0)
 
 @cache
 def case(name):
-    setting = make_setting(name, members=1, **KINDS[name])
-    learner, experience = make_learner(setting), make_experience(setting)
-    return setting, learner, experience, in_one_process(setting, learner, experience, 0, UPDATES)
+    setup = make_setup(name, members=1, **KINDS[name])
+    learner, experience = make_learner(setup), make_experience(setup)
+    return setup, learner, experience, in_one_process(setup, learner, experience, 0, UPDATES)
 
 
 def given(name):
@@ -165,8 +165,8 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
 
 @pytest.mark.fault(44, "a gradient of a State that is too old is dropped and counted")
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
-    setting = case("ddqn")[0]
-    workers = GradientWorkers(setting, Cluster(**TWO, gradient_mode="async"))
+    setup = case("ddqn")[0]
+    workers = GradientWorkers(setup, Cluster(**TWO, gradient_mode="async"))
     monkeypatch.setattr(workers._pool, "next", _in_order(workers._pool.next))
     before, ring = given("ddqn")
     learner, experience = workers.learn(before, ring, 0, 20)
@@ -218,10 +218,10 @@ def _stop_after(draw, times):
 
 @pytest.mark.slow
 def test_rollouts_and_their_minibatches(ray):
-    setting = make_setting("a2c", members=2, horizon=4, minibatches=2)
-    learner, experience = make_learner(setting), make_experience(setting, steps=4)
-    want, _ = in_one_process(setting, learner, experience, 6, 2)
-    workers = GradientWorkers(setting, Cluster(**TWO))
+    setup = make_setup("a2c", members=2, horizon=4, minibatches=2)
+    learner, experience = make_learner(setup), make_experience(setup, steps=4)
+    want, _ = in_one_process(setup, learner, experience, 6, 2)
+    workers = GradientWorkers(setup, Cluster(**TWO))
     got, _ = workers.learn(learner, experience, 6, 2)
     workers.close()
     close(got.state, want.state)
@@ -255,26 +255,26 @@ def _known_to_workers():
     ],
 )
 def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):
-    setting, learner, experience, _ = case("sac")
-    broken = SAC(setting.algorithm.config, loss_addons=(addon,))
-    workers = GradientWorkers(setting, Cluster(**TWO))
+    setup, learner, experience, _ = case("sac")
+    broken = SAC(setup.algorithm.config, loss_addons=(addon,))
+    workers = GradientWorkers(setup, Cluster(**TWO))
     workers.close()
-    workers._pool = pool.WorkerPool(ray, replace(setting, algorithm=broken), Cluster(**TWO))
+    workers._pool = pool.WorkerPool(ray, replace(setup, algorithm=broken), Cluster(**TWO))
     with pytest.raises(error, match=words):
         workers.learn(learner, experience, 0, 1)
     workers.close()
 
 
 def test_no_worker_at_all_is_an_error_in_time(ray):
-    setting, learner, experience, _ = case("sac")
-    workers = GradientWorkers(setting, Cluster(gradient_workers=2, cpus_each=16.0, patience=1.0))
+    setup, learner, experience, _ = case("sac")
+    workers = GradientWorkers(setup, Cluster(gradient_workers=2, cpus_each=16.0, patience=1.0))
     with pytest.raises(UnderstudyError, match=r"no gradient worker has answered for 2 s .*cores"):
         workers.learn(learner, experience, 0, 1)
     workers.close()
 
 
 def test_what_workers_cannot_do_is_refused_before_they_start():
-    a2c, sac = make_setting("a2c"), make_setting("sac")
+    a2c, sac = make_setup("a2c"), make_setup("sac")
     with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5 gradient workers"):
         check(sac, Cluster(gradient_workers=5))
     check(sac, Cluster(gradient_workers=5, gradient_mode="async"))

@@ -11,7 +11,7 @@ import pytest
 from understudy.algorithms import find
 from understudy.runs.run import Run, RunConfig
 from understudy.training.snapshot import Position
-from understudy.training.trainer import Setting, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
 
 SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
@@ -21,7 +21,7 @@ class Counting(Trainer):
     """Steps and nothing else. Member m ends an episode of return 10 m + 1 at every call."""
 
     def __init__(self, num_envs=1, num_seeds=1, iterations=0, metrics=None, ended=True):
-        self.setting = Setting(find("sac")(), SPEC, 0, num_seeds, num_envs)
+        self.setup = TrainingSetup(find("sac")(), SPEC, 0, num_seeds, num_envs)
         self.position = Position(iterations, 2 * iterations, logged=iterations)
         self.advanced, self.told = [], dict(metrics or {})
         self.ended = ended
@@ -33,7 +33,7 @@ class Counting(Trainer):
         self.position.updates += 2 * iterations
 
     def episodes(self):
-        members = range(self.setting.num_seeds)
+        members = range(self.setup.num_seeds)
         count = 1 if self.ended else 0
         return [(np.full(count, 10.0 * m + 1), np.full(count, 5 + m)) for m in members]
 
@@ -41,7 +41,7 @@ class Counting(Trainer):
         return self.told
 
     def diverged(self):
-        return np.zeros(self.setting.num_seeds, bool)
+        return np.zeros(self.setup.num_seeds, bool)
 
     def settle(self):
         pass
@@ -71,7 +71,7 @@ class Keeping:
 
 def run(trainer, steps, callbacks=(), keeper=None, **settings):
     """The summary, the steps of all rows and the steps of those with an evaluation."""
-    members = trainer.setting.num_seeds
+    members = trainer.setup.num_seeds
     evaluated = []
 
     def evaluate():

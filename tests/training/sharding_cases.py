@@ -13,7 +13,7 @@ from understudy.envs.make import resolve
 from understudy.errors import ConfigError
 from understudy.training.device_sharding import divides_rows, find_sharding, split_rows
 from understudy.training.factory import make_trainer
-from understudy.training.trainer import Setting
+from understudy.training.trainer import TrainingSetup
 
 REPLAY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=128, start_steps=8, min_buffer_size=10)
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=3, burn_in=1)
@@ -22,15 +22,15 @@ ROLLOUT = dict(hidden_sizes=(8,), horizon=2)
 HALF = 20  # iterations
 
 
-def make_setting(name, env, *, devices=1, num_seeds=1, num_envs=1, **settings):
+def make_setup(name, env, *, devices=1, num_seeds=1, num_envs=1, **settings):
     algorithm = find(name)(find(name).config_class(**settings))
     source = resolve(env, num_envs)
-    return Setting(algorithm, source.spec, 3, num_seeds, num_envs, devices), source
+    return TrainingSetup(algorithm, source.spec, 3, num_seeds, num_envs, devices), source
 
 
 def trainer_of(name, env, **settings):
-    setting, source = make_setting(name, env, **settings)
-    return make_trainer(setting, source, 0)
+    setup, source = make_setup(name, env, **settings)
+    return make_trainer(setup, source, 0)
 
 
 def learned(trainer):
@@ -90,7 +90,7 @@ def test_rows_are_divided_and_their_gradients_summed():
     alone, spread = trainer_of(**settings), trainer_of(**settings, devices=8)
     assert "all-reduce" in compiled(spread) and "all-reduce" not in compiled(alone)
     batch = {"observation": np.zeros((16, 3), np.float32), "weight": np.ones(16, np.float32)}
-    sharding = find_sharding(spread.setting)
+    sharding = find_sharding(spread.setup)
     shares = jax.jit(divides_rows(split_rows, sharding))(jax.device_put(batch, sharding))
     for array in shares.values():
         assert [len(shard.data) for shard in array.addressable_shards] == [2] * 8
@@ -113,7 +113,7 @@ def test_hyper_parameters_and_weights_are_set_while_spread():
     alone, spread = trainer_of(**settings), trainer_of(**settings, devices=8)
     for trainer in (alone, spread):
         trainer.set({"gamma": 0.5})
-        weights = trainer.setting.algorithm.get_weights(trainer.learner.state)
+        weights = trainer.setup.algorithm.get_weights(trainer.learner.state)
         trainer.set_weights(jax.tree.map(lambda x: np.asarray(x) / 2, weights))
         trainer.advance(HALF)
         trainer.close()
@@ -145,4 +145,4 @@ def test_hyper_parameters_and_weights_are_set_while_spread():
 )
 def test_what_cannot_be_divided_is_refused(settings, problem):
     with pytest.raises(ConfigError, match=problem):
-        find_sharding(make_setting(**settings)[0])
+        find_sharding(make_setup(**settings)[0])

@@ -15,7 +15,7 @@ from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.make import resolve
 from understudy.envs.seeds import SELECTION, EpisodeSeeds
 from understudy.training.factory import make_episode_runner, plan_evaluation
-from understudy.training.trainer import Setting
+from understudy.training.trainer import TrainingSetup
 from understudy.types import ArraySpec, Continuous, Spec
 
 SPEC = Spec(ArraySpec((2,)), Continuous((-1.0,), (3.0,), (1,)))
@@ -49,8 +49,8 @@ class Evaluator:
     """Evaluates `members` policies on the episodes that select the best one."""
 
     def __init__(self, source, members, episodes, seed=0):
-        setting = Setting(Same(), source.spec, seed, members, 1)
-        self.plan = plan_evaluation(setting, source, episodes)
+        setup = TrainingSetup(Same(), source.spec, seed, members, 1)
+        self.plan = plan_evaluation(setup, source, episodes)
         self.runner = make_episode_runner(self.plan, source)
 
     def __call__(self, *values):

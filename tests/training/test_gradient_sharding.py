@@ -12,7 +12,7 @@ from tests.distributed.shared_updates import (
     in_one_process,
     make_experience,
     make_learner,
-    make_setting,
+    make_setup,
 )
 from understudy.buffers import sum_tree
 from understudy.training.gradient_sharding import Shares, check_shares, share, still_drawable
@@ -37,16 +37,16 @@ KINDS = {
 @cache
 def case(kind, members=1):
     name, settings = KINDS[kind]
-    setting = make_setting(name, members, **settings)
+    setup = make_setup(name, members, **settings)
     steps = settings.get("horizon", 8)
-    return setting, make_learner(setting), make_experience(setting, steps), Shares(setting)
+    return setup, make_learner(setup), make_experience(setup, steps), Shares(setup)
 
 
 @cache
 def programs(kind, members):
-    setting, _, _, shares = case(kind, members)
+    setup, _, _, shares = case(kind, members)
     return (
-        jax.jit(over_seeds(partial(ready, setting.algorithm, setting.buffer), members)),
+        jax.jit(over_seeds(partial(ready, setup.algorithm, setup.buffer), members)),
         jax.jit(shares.send, static_argnums=2),
         jax.jit(shares.answer, static_argnums=3),
         jax.jit(shares.receive, static_argnums=4),
@@ -55,9 +55,9 @@ def programs(kind, members):
 
 def shared(kind, count, index, members=1, order=None):
     """One update in `count` shares, computed one after the other."""
-    setting, learner, experience, _ = case(kind, members)
+    setup, learner, experience, _ = case(kind, members)
     draw, send, answer, receive = programs(kind, members)
-    now, mask = draw(learner.state, experience), setting.algorithm.update_mask(index)
+    now, mask = draw(learner.state, experience), setup.algorithm.update_mask(index)
     sent, parts = jax.device_get(send(learner.state, now.batch, count))
     answers = [answer(sent, part, now.key, mask) for part in parts]
     answers = answers if order is None else [answers[place] for place in order]
@@ -67,8 +67,8 @@ def shared(kind, count, index, members=1, order=None):
 @cache
 def whole(kind, index, members=1):
     """The same update in one process: learner and priorities."""
-    setting, learner, experience, _ = case(kind, members)
-    return in_one_process(setting, learner, experience, index, 1)
+    setup, learner, experience, _ = case(kind, members)
+    return in_one_process(setup, learner, experience, index, 1)
 
 
 # Delayed parts are due at index 0, and not at index 1.
@@ -127,9 +127,9 @@ def test_what_is_sent_is_what_gradients_read():
 
 
 def test_an_update_that_is_not_finite_is_discarded_as_a_whole():
-    setting, learner, experience, _ = case("ddqn")
+    setup, learner, experience, _ = case("ddqn")
     draw, send, answer, receive = programs("ddqn", 1)
-    now, mask = draw(learner.state, experience), setting.algorithm.update_mask(0)
+    now, mask = draw(learner.state, experience), setup.algorithm.update_mask(0)
     sent, parts = jax.device_get(send(learner.state, now.batch, 2))
     answers = [answer(sent, part, now.key, mask) for part in parts]
     answers[1] = {dtype: x * np.nan for dtype, x in answers[1].items()}
@@ -169,7 +169,7 @@ def test_rows_of_a_share_keep_their_order_and_their_names():
 )
 def test_batches_that_cannot_be_divided_are_refused(kind, workers, words):
     name, settings = KINDS[kind]
-    setting = make_setting(name, **settings)
-    check_shares(setting, 2)
+    setup = make_setup(name, **settings)
+    check_shares(setup, 2)
     with pytest.raises(ConfigError, match=words):
-        check_shares(setting, workers)
+        check_shares(setup, workers)

@@ -138,7 +138,7 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
 
     monkeypatch.setattr(HostReplayBuffer, "add", add_and_draw)
     trainer.advance(1)
-    made, after = trainer.setting.algorithm, jax.device_get(trainer.learner)
+    made, after = trainer.setup.algorithm, jax.device_get(trainer.learner)
     for member in (0, 1):
         drawn = jax.tree.map(lambda x, m=member: x[m], jax.device_get(stored[0]))
         state = jax.tree.map(lambda x, m=member: x[m], after.state)
@@ -225,10 +225,10 @@ def with_room(monkeypatch, **gigabytes):
 )
 def test_the_first_place_with_room_is_taken_and_said(monkeypatch, caplog, room, place):
     algorithm = find("ddqn")(us.DDQNConfig(buffer_size=140_000_000))
-    setting = keeping.Setting(algorithm, resolve(Screen).spec, 0, 1, 1)
+    setup = keeping.TrainingSetup(algorithm, resolve(Screen).spec, 0, 1, 1)
     with_room(monkeypatch, **room)
     with caplog.at_level("INFO", "understudy.training"):
-        assert keeping.choose(setting).name == place
+        assert keeping.choose(setup).name == place
     [record] = caplog.records
     assert record.getMessage().startswith("replay: 140,000,000 steps of 6×6 uint8, 6.6 GiB ")
     assert record.levelname == ("INFO" if place == "device" else "WARNING")

@@ -112,7 +112,7 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
     """No instruction of the compiled program copies an array of the storage's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
     trainer.advance(2)
-    transport, rows = trainer.transport, step_rows(trainer.setting.algorithm, trainer.setting.spec)
+    transport, rows = trainer.transport, step_rows(trainer.setup.algorithm, trainer.setup.spec)
     lowered = transport.program.lower(
         transport.packed,
         transport.experience,

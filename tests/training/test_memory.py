@@ -17,7 +17,7 @@ from understudy.envs.native import CartPole
 from understudy.training.device_loop import DeviceTrainer
 from understudy.training.factory import make_trainer
 from understudy.training.loop import HostTrainer
-from understudy.training.trainer import Setting
+from understudy.training.trainer import TrainingSetup
 
 pytestmark = pytest.mark.agents
 
@@ -62,8 +62,8 @@ def slow(*case):
 def trained(algorithm, env, config, steps):
     made = find(algorithm)(config)
     source = resolve(env)
-    setting = Setting(made, source.spec, 3, MEMBERS, ENVS)
-    trainer = make_trainer(setting, source, 0)
+    setup = TrainingSetup(made, source.spec, 3, MEMBERS, ENVS)
+    trainer = make_trainer(setup, source, 0)
     trainer.advance(steps)
     return trainer
 

@@ -88,7 +88,7 @@ def test_running_statistics_are_those_of_what_was_seen(normalizing, env):
 def test_normalized_observations_reach_the_policy(normalizing):
     """An observation half a standard deviation above the mean is 0.5 to the actor."""
     trainer = normalizing("jax:Pendulum-v1")
-    algorithm, state = trainer.setting.algorithm, trainer.learner.state
+    algorithm, state = trainer.setup.algorithm, trainer.learner.state
     state = jax.tree.map(lambda x: x[0], jax.device_get(state))
     seen = state.normalizer.observation
     raw = seen.mean[None] + 0.5 * np.sqrt(seen.variance)

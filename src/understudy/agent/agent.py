@@ -41,7 +41,7 @@ from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
-from understudy.training.trainer import Setting, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 
 
@@ -87,8 +87,8 @@ class Agent:
         self.config, self.seed, self.num_seeds = config, seed, num_seeds
         self.num_envs = num_envs or getattr(self._source, "num_envs", self.algorithm_class.num_envs)
         devices = 1 if cluster is None else cluster.devices
-        setting = Setting(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
-        self._trained = Trained(setting, self._source, env_workers, guard, cluster)
+        setup = TrainingSetup(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
+        self._trained = Trained(setup, self._source, env_workers, guard, cluster)
         with self._on_device():
             self._trained.check()
         self._trainer: Trainer | None = None
@@ -130,7 +130,7 @@ class Agent:
         with self._on_device(), contextlib.ExitStack() as stack:
             trainer = self.trainer
             total, longest = trainer.steps + steps, longest_episode(self._source)
-            run = (run or RunConfig()).completed(total, trainer.setting.num_envs, longest)
+            run = (run or RunConfig()).completed(total, trainer.setup.num_envs, longest)
             trainer.begin_training(total)
             self._scheduling.follow(trainer, schedules, total)
             facts = {"total_steps": total, "env_title": self.env_title}

@@ -33,25 +33,25 @@ class Evaluating:
     ) -> EpisodePlan:
         """Check what a user asks for. The default seed is the agent's own."""
         episodes, source = whole_number("episodes", episodes, 1), self._trained.source
-        seed = self._trained.setting.seed if seed is None else whole_number("seed", seed, 0)
+        seed = self._trained.setup.seed if seed is None else whole_number("seed", seed, 0)
         if descriptor is not None:
             descriptor = find_descriptor(source.descriptors, descriptor, self._env_name)
         if epsilon is None:
             epsilon = 0.0
-        elif isinstance(self._trained.setting.spec.action, Continuous):
+        elif isinstance(self._trained.setup.spec.action, Continuous):
             raise ConfigError("epsilon is for discrete actions, and this agent's are continuous")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
             raise ConfigError(f"epsilon must be a number, got {epsilon!r}")
         elif not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon must be between 0 and 1, got {epsilon:g}")
         return plan_evaluation(
-            self._trained.setting, source, episodes, descriptor=descriptor, seed=seed,
+            self._trained.setup, source, episodes, descriptor=descriptor, seed=seed,
             explore=not deterministic, epsilon=float(epsilon),
         )  # fmt: skip
 
     def plan_selection(self, episodes: int) -> EpisodePlan:
         """The episodes by which training selects the best policy."""
-        return plan_evaluation(self._trained.setting, self._trained.source, episodes)
+        return plan_evaluation(self._trained.setup, self._trained.source, episodes)
 
     def play(self, plan: EpisodePlan, policy: Any, meter: Meter) -> EpisodeResults:
         """Evaluations that select the best policy set the scores; others do where none has. The

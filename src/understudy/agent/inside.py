@@ -15,7 +15,7 @@ from understudy.state_dict import load_state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
 from understudy.training.snapshot import Snapshot
-from understudy.training.trainer import Setting, Trainer, learner_shapes
+from understudy.training.trainer import Trainer, TrainingSetup, learner_shapes
 from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("understudy.agent")
 class Trained:
     """What trains, and on what."""
 
-    setting: Setting
+    setup: TrainingSetup
     source: Source
     env_workers: int
     guard: Guard
@@ -47,17 +47,17 @@ class Trained:
             raise ConfigError("env_workers belong to one process: collectors are processes already")
 
     @property
-    def learner(self) -> Setting:
+    def learner(self) -> TrainingSetup:
         """What the learner is made for: all environments that there are."""
-        return self.setting if self.cluster is None else widened(self.setting, self.cluster)
+        return self.setup if self.cluster is None else widened(self.setup, self.cluster)
 
     def trainer(self) -> Trainer:
         if self.cluster is not None and self.cluster.remote:
             from understudy.distributed.loop import ClusterTrainer
 
             assert isinstance(self.source, EnvSource)
-            return ClusterTrainer(self.setting, self.source, self.guard, self.cluster)
-        return make_trainer(self.setting, self.source, self.env_workers, self.guard)
+            return ClusterTrainer(self.setup, self.source, self.guard, self.cluster)
+        return make_trainer(self.setup, self.source, self.env_workers, self.guard)
 
 
 @final
@@ -70,8 +70,8 @@ class Loaded:
     may_refill: bool
 
     @staticmethod
-    def of(setting: Setting, snapshot: Snapshot, may_refill: bool) -> "Loaded":
-        learner = load_state_dict(learner_shapes(setting), snapshot.learner)
+    def of(setup: TrainingSetup, snapshot: Snapshot, may_refill: bool) -> "Loaded":
+        learner = load_state_dict(learner_shapes(setup), snapshot.learner)
         return Loaded(snapshot, learner, may_refill)
 
     def go_on(self, make: Callable[[], Trainer]) -> Trainer:

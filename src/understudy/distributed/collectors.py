@@ -13,7 +13,7 @@ import numpy as np
 
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 
 Episodes = list[tuple[np.ndarray, np.ndarray]]
 
@@ -21,9 +21,9 @@ Episodes = list[tuple[np.ndarray, np.ndarray]]
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """What every collector of a run is made from; `setting.num_envs` environments each."""
+    """What every collector of a run is made from; `setup.num_envs` environments each."""
 
-    setting: Setting
+    setup: TrainingSetup
     source: EnvSource
     guard: Guard
 
@@ -88,24 +88,24 @@ def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
     from understudy.training.devices import use_compilation_cache
 
     use_compilation_cache()
-    setting = recipe.setting
+    setup = recipe.setup
     seeds = EpisodeSeeds(
-        setting.seed,
-        setting.num_envs,
-        setting.num_seeds,
-        first_env=place * setting.num_envs,
+        setup.seed,
+        setup.num_envs,
+        setup.num_seeds,
+        first_env=place * setup.num_envs,
         attempt=attempt,
     )
-    rows = setting.num_seeds * setting.num_envs
+    rows = setup.num_seeds * setup.num_envs
     envs = recipe.source.make_host(rows, seeds, guard=recipe.guard)
-    envs.set_action_space(setting.spec.action)
-    algorithm = setting.algorithm
-    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
+    envs.set_action_space(setup.spec.action)
+    algorithm = setup.algorithm
+    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), np.uint32)
     shapes = jax.eval_shape(
-        jax.vmap(lambda key: algorithm.policy(algorithm.init(setting.spec, key))), keys
+        jax.vmap(lambda key: algorithm.policy(algorithm.init(setup.spec, key))), keys
     )
     policy = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     read = partial(jax.tree.unflatten, jax.tree.structure(policy))
     # A stream for each collector that there ever was: no two draw the same noise.
     stream = 1 + place + 2**16 * attempt
-    return Collector(setting, envs, policy, read, jax.devices("cpu")[0], stream)
+    return Collector(setup, envs, policy, read, jax.devices("cpu")[0], stream)

@@ -5,7 +5,7 @@ from typing import final
 
 from understudy.algorithms.config import Config, setting
 from understudy.algorithms.on_policy import RolloutNeeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 
 
 @final
@@ -67,9 +67,9 @@ class Cluster(Config):
         return self.max_staleness or 16 * max(self.collectors, 1)
 
 
-def widened(setting: Setting, cluster: Cluster) -> Setting:
+def widened(setup: TrainingSetup, cluster: Cluster) -> TrainingSetup:
     """For experience, and for what the learner knows of environments: a lane for each of all that
     there are. (A rollout that comes by itself is learned from by itself.)"""
-    if isinstance(setting.algorithm.needs, RolloutNeeds) and cluster.mode == "async":
-        return setting
-    return replace(setting, num_envs=setting.num_envs * max(cluster.collectors, 1))
+    if isinstance(setup.algorithm.needs, RolloutNeeds) and cluster.mode == "async":
+        return setup
+    return replace(setup, num_envs=setup.num_envs * max(cluster.collectors, 1))

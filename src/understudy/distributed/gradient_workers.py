@@ -20,7 +20,7 @@ from understudy.distributed.worker_pool import Task, WorkerPool
 from understudy.training.gradient_sharding import Shares, check_shares
 from understudy.training.rollout_updates import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.update import LearnerState, Ready, ready
 from understudy.types import ConfigError
 
@@ -37,17 +37,17 @@ class InFlight(NamedTuple):
 class GradientWorkers:
     """Holds no learner and no experience: both come and go with every call."""
 
-    def __init__(self, setting: Setting, cluster: Cluster, buffer: Buffer | None = None):
-        """`setting` and `buffer` (default: the setting's own) have the lanes of all collectors."""
-        check(setting, cluster)
-        self._algorithm, self._count = setting.algorithm, cluster.gradient_workers
-        self._shares, self._num_seeds = Shares(setting), setting.num_seeds
+    def __init__(self, setup: TrainingSetup, cluster: Cluster, buffer: Buffer | None = None):
+        """`setup` and `buffer` (default: the setup's own) have the lanes of all collectors."""
+        check(setup, cluster)
+        self._algorithm, self._count = setup.algorithm, cluster.gradient_workers
+        self._shares, self._num_seeds = Shares(setup), setup.num_seeds
         self._asynchronous = cluster.gradient_mode == "async"
         # With G workers G - 1 others arrive between a gradient's start and its end.
         self._most_stale = cluster.max_staleness or 4 * self._count
-        self.use_buffer(buffer or setting.buffer)
+        self.use_buffer(buffer or setup.buffer)
         ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
-        self._pool = WorkerPool(ray, setting, cluster)
+        self._pool = WorkerPool(ray, setup, cluster)
         self._next_index: int | None = 0  # None within a call
         self._version = self._asked = self._dropped = self._replaced = 0
         self._flying: dict[int, InFlight] = {}
@@ -174,13 +174,13 @@ class GradientWorkers:
         self._pool.close()
 
 
-def check(setting: Setting, cluster: Cluster) -> None:
+def check(setup: TrainingSetup, cluster: Cluster) -> None:
     """Refuse, before anything starts, what gradient workers cannot do."""
-    name, needs = setting.algorithm.name.upper(), setting.algorithm.needs
+    name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
     if cluster.replay == "sharded":
         _check_sharded(name, needs)
     if cluster.gradient_mode == "sync":
-        check_shares(setting, cluster.gradient_workers)
+        check_shares(setup, cluster.gradient_workers)
     elif not isinstance(needs, ReplayNeeds):
         raise ConfigError(
             f"Cluster: gradient_mode='async' needs replay: {name} learns from what its present "

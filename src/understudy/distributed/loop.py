@@ -29,7 +29,7 @@ from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.replay_placement import EVERYWHERE
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import as_bytes, rows_of, step_rows
 from understudy.training.trainer import Trainer
@@ -47,35 +47,35 @@ class ClusterTrainer(Trainer):
 
     places: ClassVar[tuple[str, ...]] = EVERYWHERE
 
-    def __init__(self, setting: Setting, source: EnvSource, guard: Guard, cluster: Cluster):
+    def __init__(self, setup: TrainingSetup, source: EnvSource, guard: Guard, cluster: Cluster):
         self._cluster = cluster
-        self._needs = setting.algorithm.needs
+        self._needs = setup.algorithm.needs
         self._on_policy = self._needs.on_policy
         self._together = cluster.mode == "sync"
-        if self._on_policy and not self._together and setting.algorithm.config.normalize_rewards:
+        if self._on_policy and not self._together and setup.algorithm.config.normalize_rewards:
             raise ConfigError(
                 "normalize_rewards follows the open episodes of all environments at once: rollouts "
                 "that come one by one cannot have it; use mode='sync'"
             )
         # Experience and learner have a lane for every environment that there is.
-        self.setting = widened(setting, cluster)
+        self.setup = widened(setup, cluster)
         if cluster.gradient_workers:
-            check(self.setting, cluster)
-        self._rows = step_rows(setting.algorithm, setting.spec)
+            check(self.setup, cluster)
+        self._rows = step_rows(setup.algorithm, setup.spec)
         sharded = cluster.replay == "sharded"
-        started = self._start(RemoteReplayBuffer(setting.spec) if sharded else None)
-        self.held = self.transport = Transport(setting.algorithm, self.buffer, self._rows, *started)
-        self.setting = setting
+        started = self._start(RemoteReplayBuffer(setup.spec) if sharded else None)
+        self.held = self.transport = Transport(setup.algorithm, self.buffer, self._rows, *started)
+        self.setup = setup
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
         self._ray = join(cluster)
         self._workers: GradientWorkers | ShardedWorkers | None = None
         if cluster.gradient_workers:
             if sharded:
-                self._workers = ShardedWorkers(self._wide_setting, cluster)
+                self._workers = ShardedWorkers(self._wide_setup, cluster)
             else:
-                self._workers = GradientWorkers(self._wide_setting, cluster, self.buffer)
-        self._recipe = Recipe(setting, source, guard)
+                self._workers = GradientWorkers(self._wide_setup, cluster, self.buffer)
+        self._recipe = Recipe(setup, source, guard)
         self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
         self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
         self._supervisor: Supervisor | LocalCollectors | None = (
@@ -90,7 +90,7 @@ class ClusterTrainer(Trainer):
 
     def _refuse_long_chunks(self) -> None:
         """A delivery, and the row before it that may end an episode, must fit a lane of replay."""
-        wide = self._wide_setting
+        wide = self._wide_setup
         if not self._on_policy and self._length + 1 >= wide.buffer.num_slots:
             raise ConfigError(
                 f"a delivery of {self._length} steps does not fit replay, which holds "
@@ -103,7 +103,7 @@ class ClusterTrainer(Trainer):
         """Iterations of an order."""
         if isinstance(self._needs, RolloutNeeds):
             return self._needs.horizon
-        update_schedule = UpdateSchedule.of(self._needs, self.setting.num_envs)
+        update_schedule = UpdateSchedule.of(self._needs, self.setup.num_envs)
         block = update_schedule.block_iterations if update_schedule.regular else 1
         wanted = self._cluster.fragment or USUAL_FRAGMENT
         return block * max(1, round(wanted / block))
@@ -188,7 +188,7 @@ class ClusterTrainer(Trainer):
             stale = 0 if order.random else self._version - order.version
             self._staleness.append(stale)
             if stale > self._cluster.staleness:
-                self._dropped += order.iterations * self.setting.num_envs
+                self._dropped += order.iterations * self.setup.num_envs
                 dropped.add(delivery.place)
             else:
                 torn = delivery.torn or delivery.place in dropped
@@ -255,7 +255,7 @@ class ClusterTrainer(Trainer):
                 np.concatenate([np.zeros(0), *(each[seed_index][0] for each in taken)]),
                 np.concatenate([np.zeros(0, np.int64), *(each[seed_index][1] for each in taken)]),
             )
-            for seed_index in range(self.setting.num_seeds)
+            for seed_index in range(self.setup.num_seeds)
         ]
 
     def faults(self) -> dict[str, int]:
@@ -335,7 +335,7 @@ class ClusterTrainer(Trainer):
         while one := select_prefix(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
-            empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setting.num_seeds
+            empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setup.num_seeds
             place = int(one["place"])
             rows = rows_of(self._rows.dtype, select_prefix(one, "rows"))
             delivery = Delivery(place, attempts[place], order, rows, empty, {}, bool(torn))

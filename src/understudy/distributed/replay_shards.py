@@ -40,7 +40,7 @@ from understudy.training.devices import use_compilation_cache
 from understudy.training.gradient_sharding import Draws
 from understudy.training.replay_placement import init_program, room
 from understudy.training.seed_axis import over_seeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import RowType, step_rows, to_chunk
 from understudy.training.transport import Rows
 from understudy.training.update import LearnerState
@@ -49,25 +49,25 @@ from understudy.types import ConfigError
 _log = logging.getLogger("understudy.distributed")
 
 
-def rows_of_each(setting: Setting, cluster: Cluster) -> int:
+def rows_of_each(setup: TrainingSetup, cluster: Cluster) -> int:
     """That a worker draws for one gradient."""
-    needs = setting.algorithm.needs
+    needs = setup.algorithm.needs
     assert isinstance(needs, ReplayNeeds)
     together = cluster.gradient_mode == "sync"
     return needs.batch_size // cluster.gradient_workers if together else needs.batch_size
 
 
-def part_kept(setting: Setting, cluster: Cluster, place: int) -> Buffer:
+def part_kept(setup: TrainingSetup, cluster: Cluster, place: int) -> Buffer:
     """The buffer of one worker: of all lanes those of every so-manieth collector, with their part
     of the whole size."""
-    needs = setting.algorithm.needs
+    needs = setup.algorithm.needs
     assert isinstance(needs, ReplayNeeds)
     collectors = len(range(place, cluster.collectors, cluster.gradient_workers))
     return replace(
-        setting.buffer,  # type: ignore[type-var]
+        setup.buffer,  # type: ignore[type-var]
         capacity=math.ceil(needs.buffer_size * collectors / cluster.collectors),
-        lanes=setting.num_envs // cluster.collectors * collectors,
-        batch_size=rows_of_each(setting, cluster),
+        lanes=setup.num_envs // cluster.collectors * collectors,
+        batch_size=rows_of_each(setup, cluster),
     )
 
 
@@ -81,8 +81,8 @@ class Shard:
         if not ray.get_gpu_ids():
             jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
-        setting, cluster = ray.get(recipe[0])
-        self._buffer, num_seeds = part_kept(setting, cluster, place), setting.num_seeds
+        setup, cluster = ray.get(recipe[0])
+        self._buffer, num_seeds = part_kept(setup, cluster, place), setup.num_seeds
         needed, has = num_seeds * self._buffer.nbytes, room("device")
         if needed > has:
             raise ConfigError(
@@ -92,10 +92,10 @@ class Shard:
         self._empty = init_program(self._buffer, num_seeds, None)
         self._experience, self._place = self._empty(), np.int32(place)
         self._number = 0  # of the last chunk that was added
-        rows = step_rows(setting.algorithm, setting.spec)
+        rows = step_rows(setup.algorithm, setup.spec)
         add = over_seeds(partial(_add, self._buffer, rows), num_seeds)
         self._add = jax.jit(add, donate_argnums=0)
-        draws = Draws(setting, self._buffer)
+        draws = Draws(setup, self._buffer)
         self._answer = jax.jit(draws.answer, static_argnums=3)
 
     def pid(self) -> int:
@@ -152,18 +152,18 @@ class InFlight(NamedTuple):
 class ShardedWorkers:
     """Of whose experience the learner holds none."""
 
-    def __init__(self, setting: Setting, cluster: Cluster):
-        """`setting` has the lanes of all collectors."""
-        check(setting, cluster)
-        self._algorithm, self._patience = setting.algorithm, cluster.patience
+    def __init__(self, setup: TrainingSetup, cluster: Cluster):
+        """`setup` has the lanes of all collectors."""
+        check(setup, cluster)
+        self._algorithm, self._patience = setup.algorithm, cluster.patience
         self._asynchronous = cluster.gradient_mode == "async"
         self._most_stale = cluster.max_staleness or 4 * cluster.gradient_workers
-        self._lanes = setting.num_envs // cluster.collectors  # of each
-        draws = Draws(setting, part_kept(setting, cluster, 0))
+        self._lanes = setup.num_envs // cluster.collectors  # of each
+        draws = Draws(setup, part_kept(setup, cluster, 0))
         self._tell = jax.jit(draws.send)
         self._receive = jax.jit(draws.receive, static_argnums=2)
         self._ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
-        self._recipe = send_recipe(self._ray, (setting, cluster))
+        self._recipe = send_recipe(self._ray, (setup, cluster))
         self._remote = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(Shard)
         self._told: tuple[Any, Any] = (None, None)  # what was sent last, and its reference
         self._flying: dict[Any, InFlight] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import load_ray
 from understudy.training.gradient_sharding import Shares
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.types import ConfigError, UnderstudyError
 
 GLANCE = 1.0  # seconds between two looks at who is silent
@@ -68,9 +68,9 @@ class _Worker:
 
 @final
 class WorkerPool:
-    def __init__(self, ray: Any, setting: Setting, cluster: Cluster):
+    def __init__(self, ray: Any, setup: TrainingSetup, cluster: Cluster):
         self._ray, self._patience = ray, cluster.patience
-        self._recipe = send_recipe(ray, setting)
+        self._recipe = send_recipe(ray, setup)
         self._remote = ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(Remote)
         self._tasks: dict[int, Task] = {}
         self._tries: dict[int, int] = {}

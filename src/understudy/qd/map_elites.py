@@ -31,7 +31,7 @@ from understudy.qd.tessellation import Cells, make_cvt, make_grid
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import choose
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.types import Key, Scalar, Spec, Tree
 
 ATTEMPTS = 3  # to run an episode that faults keep cutting
@@ -73,9 +73,9 @@ class Plan:
         return Together(parts)
 
     @property
-    def setting(self) -> Setting:
+    def setup(self) -> TrainingSetup:
         """As a trainer would see it: one learner, and an environment for each policy."""
-        return Setting(self.td3, self.spec, self.seed, 1, self.config.generation_size)
+        return TrainingSetup(self.td3, self.spec, self.seed, 1, self.config.generation_size)
 
     @property
     def episode_plan(self) -> EpisodePlan:
@@ -94,7 +94,7 @@ class Plan:
     @property
     def buffer(self) -> Buffer:
         """Replay with a lane for each policy of a generation."""
-        return self.setting.buffer
+        return self.setup.buffer
 
 
 class Counts(NamedTuple):
@@ -129,7 +129,7 @@ class Generations:
         self.learns = any(isinstance(part, PolicyGradient) for part in self.emitter.emitters)
         self._cells = plan.cells()
         if self.learns:
-            choose(plan.setting, ("device",))  # refuses, or says, what is too large
+            choose(plan.setup, ("device",))  # refuses, or says, what is too large
 
     @property
     def shareable(self) -> bool:

@@ -125,7 +125,7 @@ class Run:
         self._summary = Summary(steps=0, seconds=0.0, returns=None)
         self._clock, self._clock_steps, self._ticked = begun, start, begun
         trainer.interrupted = False
-        trainer.goal = -(-stop // trainer.setting.num_envs)
+        trainer.goal = -(-stop // trainer.setup.num_envs)
 
         def stop_stepping() -> None:
             trainer.interrupted = True
@@ -149,7 +149,7 @@ class Run:
         intervals = (config.log_every, config.evaluate_every, config.checkpoint_every)
         until = min([stop, *(next_multiple(trainer.steps, every) for every in intervals if every)])
         before = trainer.steps
-        trainer.advance(-(-(until - before) // trainer.setting.num_envs))
+        trainer.advance(-(-(until - before) // trainer.setup.num_envs))
         if config.checkpoint_every is None:
             due = self.keeper and time.monotonic() - self.keeper.saved_at > SECONDS_BETWEEN
         else:
@@ -163,7 +163,7 @@ class Run:
         What is due follows from what the log has told so far, so that a run that was stopped
         before it could tell does so when it goes on."""
         trainer, config = self.trainer, self.config
-        told = trainer.position.logged * trainer.setting.num_envs
+        told = trainer.position.logged * trainer.setup.num_envs
         ended = trainer.steps >= stop and trainer.steps > told
         evaluating = ended or crossed(told, trainer.steps, config.evaluate_every)
         if not evaluating and not crossed(told, trainer.steps, config.log_every):
@@ -216,12 +216,12 @@ class Run:
 
     def _sizes(self) -> dict[str, int]:
         """What memory is needed for."""
-        setting = self.trainer.setting
+        setup = self.trainer.setup
         return {
-            name: getattr(setting.algorithm.config, name)
+            name: getattr(setup.algorithm.config, name)
             for name in ("batch_size", "buffer_size")
-            if hasattr(setting.algorithm.config, name)
-        } | {"num_seeds": setting.num_seeds}
+            if hasattr(setup.algorithm.config, name)
+        } | {"num_seeds": setup.num_seeds}
 
 
 @contextlib.contextmanager

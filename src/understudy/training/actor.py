@@ -14,7 +14,7 @@ from understudy.algorithms.base import Memory
 from understudy.training.actions import initial_memory, uniform_actions
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, over_seeds, seed_keys
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import acting_rows, as_bytes, extras_of
 from understudy.types import Key, Tree
 
@@ -34,14 +34,14 @@ class Actor:
     """Decides the actions of some of the seeds."""
 
     def __init__(
-        self, setting: Setting, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
+        self, setup: TrainingSetup, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
         device: Any, stream: int = 0,
     ):  # fmt: skip
         """`policy` [seeds, ...] says how large things are. Acting takes policies in any form, of
         which `read_policy` makes one seed's inside the program."""
-        count, first = seeds.stop - seeds.start, setting.seed + seeds.start
-        own = dataclasses.replace(setting, seed=first, num_seeds=count)
-        part = None if count == setting.num_seeds else (seeds.start, seeds.stop)
+        count, first = seeds.stop - seeds.start, setup.seed + seeds.start
+        own = dataclasses.replace(setup, seed=first, num_seeds=count)
+        part = None if count == setup.num_seeds else (seeds.start, seeds.stop)
         self.programs = {
             random: act_program(own.unseeded, part, read_policy, random) for random in (False, True)
         }
@@ -49,7 +49,7 @@ class Actor:
         if stream:
             keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
         policy = jax.tree.map(lambda x: x[seeds], policy)
-        memory = initial_memory(setting.algorithm, policy, count, setting.num_envs)
+        memory = initial_memory(setup.algorithm, policy, count, setup.num_envs)
         self.device = device
         # Committed to where acting happens: the act programs follow them there.
         self.memory, self.key = jax.device_put((memory, keys), device)
@@ -82,11 +82,14 @@ def join(trees: list[Tree]) -> Tree:
 
 @shared
 def act_program(
-    setting: Setting, part: tuple[int, int] | None, read_policy: Callable[[Tree], Any], random: bool
+    setup: TrainingSetup,
+    part: tuple[int, int] | None,
+    read_policy: Callable[[Tree], Any],
+    random: bool,
 ) -> Any:
     """The compiled act program, lifted over seeds. It is given the policies of all seeds, and uses
     those of its part."""
-    algorithm, spec, num_envs = setting.algorithm, setting.spec, setting.num_envs
+    algorithm, spec, num_envs = setup.algorithm, setup.spec, setup.num_envs
     rows, names = acting_rows(spec), extras_of(algorithm)
 
     def act(policy: Tree, memory: Tree, data: Array, key: Key):
@@ -101,7 +104,7 @@ def act_program(
             action = uniform_actions(spec, num_envs, draw_key)
         return action, {name: extras[name] for name in names}, memory, key
 
-    lifted = over_seeds(act, setting.num_seeds)
+    lifted = over_seeds(act, setup.num_seeds)
     if part is None:
         return jax.jit(lifted)
     own = itemgetter(slice(*part))

@@ -24,7 +24,7 @@ from understudy.state_dict import (
 )
 from understudy.training.actor import Acted, Actor, join
 from understudy.training.open_episodes import EpisodeTally, OpenActions
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import (
     EXTRA,
     RECURRENT_STATE,
@@ -42,20 +42,20 @@ class Collector:
     """K seeds on K × N Gymnasium environments."""
 
     def __init__(
-        self, setting: Setting, envs: HostEnvs, policy: Any, read_policy: Callable[[Tree], Any],
+        self, setup: TrainingSetup, envs: HostEnvs, policy: Any, read_policy: Callable[[Tree], Any],
         device: Any, stream: int = 0, divided: bool = False,
     ):  # fmt: skip
         """For `policy` and `read_policy` see `Actor`. Collectors of one run draw their noise from
         different streams. The environments are stepped in parts if they are to be `divided`."""
-        self.setting, self.envs = setting, envs
-        self.step_rows = step_rows(setting.algorithm, setting.spec).dtype
-        self.acting_rows = acting_rows(setting.spec).dtype
-        self._extras = extras_of(setting.algorithm)
-        num_seeds, num_envs = self.axes = (setting.num_seeds, setting.num_envs)
+        self.setup, self.envs = setup, envs
+        self.step_rows = step_rows(setup.algorithm, setup.spec).dtype
+        self.acting_rows = acting_rows(setup.spec).dtype
+        self._extras = extras_of(setup.algorithm)
+        num_seeds, num_envs = self.axes = (setup.num_seeds, setup.num_envs)
         rows = envs.divide(num_envs) if divided else [slice(0, envs.num_envs)]
         self.parts = [slice(one.start // num_envs, one.stop // num_envs) for one in rows]
         self.actors = [
-            Actor(setting, part, policy, read_policy, device, stream) for part in self.parts
+            Actor(setup, part, policy, read_policy, device, stream) for part in self.parts
         ]
         self.tally = EpisodeTally(num_seeds, num_envs)
         self.open_actions = OpenActions(num_seeds * num_envs)
@@ -186,7 +186,7 @@ class Collector:
         if chunk:
             self.record = list(rows_of(self.step_rows, chunk))
         before = rows_of(self.acting_rows, seen).reshape(-1)
-        spec = self.setting.spec.action.stored
+        spec = self.setup.spec.action.stored
         action = np.zeros((len(before), *spec.shape), spec.dtype)
         observation, lost = self.open_actions.bring_back(
             self.envs, select_prefix(arrays, "environments"), before["observation"], action

@@ -28,7 +28,7 @@ from understudy.training.program_cache import shared
 from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
 from understudy.training.step_packing import extras_of
-from understudy.training.trainer import Held, Setting, Trainer
+from understudy.training.trainer import Held, Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
 
@@ -74,8 +74,8 @@ class When(NamedTuple):
 class DeviceTrainer(Trainer):
     """Trains K seeds on K × N native environments without leaving the device."""
 
-    def __init__(self, setting: Setting, env: NativeEnv):
-        self.setting = setting
+    def __init__(self, setup: TrainingSetup, env: NativeEnv):
+        self.setup = setup
         self.held = Held(*self._start())
         update_schedule = self.update_schedule
         block = (
@@ -87,10 +87,10 @@ class DeviceTrainer(Trainer):
         if block is not None:
             self._length = block[1] * math.ceil(ITERATIONS_PER_PROGRAM / block[1])
         begin, self._general, self._steady = _programs(
-            setting.unseeded, env, block, self._length, self._sharding
+            setup.unseeded, env, block, self._length, self._sharding
         )
-        num_seeds = setting.num_seeds
-        streams = [seed_keys(setting.seed, num_seeds, name) for name in (ACTING, ENVIRONMENT)]
+        num_seeds = setup.num_seeds
+        streams = [seed_keys(setup.seed, num_seeds, name) for name in (ACTING, ENVIRONMENT)]
         streams = jax.device_put(streams, self._sharding)
         self._world = begin(self.learner.state, *streams)
 
@@ -129,7 +129,7 @@ class DeviceTrainer(Trainer):
         if self.hyper_schedules is None:
             return {}
         iterations = range(start, start + self._length)
-        values = self.hyper_schedules.over(i * self.setting.num_envs for i in iterations)
+        values = self.hyper_schedules.over(i * self.setup.num_envs for i in iterations)
         return {name: values[..., place] for place, name in enumerate(self.hyper_schedules.names)}
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -138,7 +138,7 @@ class DeviceTrainer(Trainer):
         kept = np.minimum(episodes.ended, EPISODES_REMEMBERED)
         taken = [
             (episodes.returns[m, : kept[m]].astype(np.float64), episodes.lengths[m, : kept[m]])
-            for m in range(self.setting.num_seeds)
+            for m in range(self.setup.num_seeds)
         ]
         forgotten = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
         self._world = self._world._replace(episodes=forgotten)
@@ -156,7 +156,7 @@ class DeviceTrainer(Trainer):
 
 @shared
 def _programs(
-    setting: Setting,
+    setup: TrainingSetup,
     env: NativeEnv,
     block: tuple[int, int] | None,
     length: int,
@@ -164,10 +164,10 @@ def _programs(
 ) -> tuple[Any, Any, Any]:
     """What begins, and what trains: through any iterations, and through steady ones, which there
     are where the update schedule is regular, with its `block` of updates and iterations."""
-    loop = Loop(setting, env, None if block is None else block[0])
+    loop = Loop(setup, env, None if block is None else block[0])
 
     def compiled(program: Any) -> Any:
-        lifted = over_seeds(program, setting.num_seeds, shared=(3,))
+        lifted = over_seeds(program, setup.num_seeds, shared=(3,))
         divided = divides_rows(lifted, sharding)
         return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
 
@@ -182,11 +182,11 @@ def _programs(
 class Loop:
     """The iteration of one seed as pure functions."""
 
-    def __init__(self, setting: Setting, env: NativeEnv, block_updates: int | None):
+    def __init__(self, setup: TrainingSetup, env: NativeEnv, block_updates: int | None):
         """`block_updates` follow an iteration or none do; None: as many as the plan says."""
-        self._algorithm, self._env, self._spec = setting.algorithm, env, setting.spec
-        self._num_envs, self._block_updates = setting.num_envs, block_updates
-        self._buffer, self._extras = setting.buffer, extras_of(setting.algorithm)
+        self._algorithm, self._env, self._spec = setup.algorithm, env, setup.spec
+        self._num_envs, self._block_updates = setup.num_envs, block_updates
+        self._buffer, self._extras = setup.buffer, extras_of(setup.algorithm)
 
     def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
         env_key, reset_key = jax.random.split(env_key)

@@ -14,53 +14,53 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from understudy.algorithms.off_policy import ReplayNeeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.types import ConfigError, Tree
 
 SEEDS, ROWS = "seeds", "rows"
 
 
-def find_sharding(setting: Setting) -> NamedSharding | None:
+def find_sharding(setup: TrainingSetup) -> NamedSharding | None:
     """How everything that has a seed axis lies on the devices that were asked for; None leaves
     it to JAX. All that cannot be divided is refused here."""
-    wanted = setting.devices
+    wanted = setup.devices
     if wanted == 1:
         return None
     platform = jnp.zeros(()).devices().pop().platform
     have = jax.devices(platform)
-    _check(setting, len(have), platform)
-    axis = SEEDS if setting.num_seeds > 1 else ROWS
+    _check(setup, len(have), platform)
+    axis = SEEDS if setup.num_seeds > 1 else ROWS
     mesh = Mesh(np.array(have[:wanted]), (axis,))
     return NamedSharding(mesh, PartitionSpec(SEEDS) if axis == SEEDS else PartitionSpec())
 
 
-def _check(setting: Setting, have: int, platform: str) -> None:
-    wanted, hosts = setting.devices, jax.process_count()
+def _check(setup: TrainingSetup, have: int, platform: str) -> None:
+    wanted, hosts = setup.devices, jax.process_count()
     if wanted > have:
         raise ConfigError(f"devices must be at most {have} ({platform}) here, got {wanted}")
     if hosts > 1 and wanted != have:
         raise ConfigError(f"{hosts} hosts have {have} devices and use all: got devices={wanted}")
-    if hosts > 1 and setting.num_seeds > 1:
+    if hosts > 1 and setup.num_seeds > 1:
         raise ConfigError(
             "several hosts train one seed: give each host a run with seeds of its own instead"
         )
-    for name, number in _divided(setting).items():
+    for name, number in _divided(setup).items():
         if number % wanted:
             raise ConfigError(
                 f"{name} must be a multiple of devices: {number} cannot be divided among {wanted}"
             )
 
 
-def _divided(setting: Setting) -> dict[str, int]:
+def _divided(setup: TrainingSetup) -> dict[str, int]:
     """What the devices get equal shares of."""
-    needs = setting.algorithm.needs
-    if setting.num_seeds > 1:
-        return {"num_seeds": setting.num_seeds}
+    needs = setup.algorithm.needs
+    if setup.num_seeds > 1:
+        return {"num_seeds": setup.num_seeds}
     if isinstance(needs, ReplayNeeds):
         return {"batch_size": needs.batch_size}
     if needs.memory:  # a sequence is learned from as a whole
-        return {"num_envs": setting.num_envs}
-    rows = needs.horizon * setting.num_envs // needs.minibatches
+        return {"num_envs": setup.num_envs}
+    rows = needs.horizon * setup.num_envs // needs.minibatches
     return {"horizon × num_envs / minibatches": rows}
 
 

@@ -15,7 +15,7 @@ from understudy.training.episode_runner import (
 )
 from understudy.training.loop import HostTrainer
 from understudy.training.native_episode_runner import NativeEpisodeRunner
-from understudy.training.trainer import Setting, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.types import ConfigError
 
 Source = EnvSource | NativeEnv
@@ -36,16 +36,16 @@ def see_stacked(source: Source, frames: int) -> Source:
 
 
 def make_trainer(
-    setting: Setting, source: Source, env_workers: int, guard: Guard = DEFAULT_GUARD
+    setup: TrainingSetup, source: Source, env_workers: int, guard: Guard = DEFAULT_GUARD
 ) -> Trainer:
     """The device loop for native environments, the host loop for all others."""
     if isinstance(source, NativeEnv):
-        return DeviceTrainer(setting, source)
-    seeds = EpisodeSeeds(setting.seed, setting.num_envs, setting.num_seeds)
-    rows = setting.num_seeds * setting.num_envs
+        return DeviceTrainer(setup, source)
+    seeds = EpisodeSeeds(setup.seed, setup.num_envs, setup.num_seeds)
+    rows = setup.num_seeds * setup.num_envs
     envs = source.make_host(rows, seeds, env_workers, guard)
-    envs.set_action_space(setting.spec.action)
-    return HostTrainer(setting, envs)
+    envs.set_action_space(setup.spec.action)
+    return HostTrainer(setup, envs)
 
 
 def longest_episode(source: Source) -> int:
@@ -56,7 +56,7 @@ def longest_episode(source: Source) -> int:
 
 
 def plan_evaluation(
-    setting: Setting,
+    setup: TrainingSetup,
     source: Source,
     episodes: int,
     *,
@@ -65,17 +65,17 @@ def plan_evaluation(
     explore: bool = False,
     epsilon: float = 0.0,
 ) -> EpisodePlan:
-    """Plan `episodes` episodes of every seed of a setting.
+    """Plan `episodes` episodes of every seed of a setup.
 
     Without a `seed` they are the ones by which training selects the best policy. Those of a seed
     are others, so that what they measure was not selected for."""
-    first, stream = (setting.seed, SELECTION) if seed is None else (seed, EVALUATION)
-    seeds = EpisodeSeeds(first, episodes, setting.num_seeds, stream)
+    first, stream = (setup.seed, SELECTION) if seed is None else (seed, EVALUATION)
+    seeds = EpisodeSeeds(first, episodes, setup.num_seeds, stream)
     return EpisodePlan(
-        algorithm=setting.algorithm,
-        spec=setting.spec,
+        algorithm=setup.algorithm,
+        spec=setup.spec,
         seeds=seeds,
-        num_policies=setting.num_seeds,
+        num_policies=setup.num_seeds,
         episodes=episodes,
         descriptor=descriptor,
         limited=isinstance(source, NativeEnv) or source.time_limit is not None,

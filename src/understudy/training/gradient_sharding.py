@@ -18,7 +18,7 @@ from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.training.seed_axis import over_seeds
-from understudy.training.setup import Setting
+from understudy.training.setup import TrainingSetup
 from understudy.training.state_packing import Layout
 from understudy.training.update import LearnerState, Ready, finish, ready
 from understudy.types import ConfigError, Key, Tree
@@ -26,15 +26,15 @@ from understudy.types import ConfigError, Key, Tree
 NOWHERE = jnp.iinfo(jnp.int32).max
 
 
-def check_shares(setting: Setting, workers: int) -> None:
+def check_shares(setup: TrainingSetup, workers: int) -> None:
     """Refuse, before anything starts, batches that cannot be divided into equal shares."""
-    needs = setting.algorithm.needs
+    needs = setup.algorithm.needs
     if isinstance(needs, ReplayNeeds):
         what, rows = f"batch_size {needs.batch_size}", needs.batch_size
     elif needs.memory:  # whole environments: memory runs through time
-        what, rows = f"a rollout of {setting.num_envs} environments", setting.num_envs
+        what, rows = f"a rollout of {setup.num_envs} environments", setup.num_envs
     else:
-        rows = needs.horizon * setting.num_envs // needs.minibatches
+        rows = needs.horizon * setup.num_envs // needs.minibatches
         what = f"a minibatch of {rows} steps"
     if rows % workers:
         raise ConfigError(
@@ -81,10 +81,10 @@ def weighed(answers: list[tuple[Array, Any]]) -> Any:
     return jax.tree.map(mean, *[told for _, told in answers])
 
 
-def told_of(setting: Setting) -> Any:
+def told_of(setup: TrainingSetup) -> Any:
     """The shapes of what workers are told of the State."""
-    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), jnp.uint32)
-    initial = jax.vmap(partial(setting.algorithm.init, setting.spec))
+    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), jnp.uint32)
+    initial = jax.vmap(partial(setup.algorithm.init, setup.spec))
     return without_optimizer_state(jax.eval_shape(initial, keys))
 
 
@@ -100,12 +100,12 @@ def still_drawable(priorities: Priorities | None, place: Array | None) -> Array 
 @final
 class Shares:
     """The functions of a shared update, lifted over K seeds. Learner and workers each build
-    this from the same setting."""
+    this from the same setup."""
 
-    def __init__(self, setting: Setting):
-        self.algorithm, self.num_seeds = setting.algorithm, setting.num_seeds
-        self.buffer: Buffer = setting.buffer
-        self._state = told_of(setting)
+    def __init__(self, setup: TrainingSetup):
+        self.algorithm, self.num_seeds = setup.algorithm, setup.num_seeds
+        self.buffer: Buffer = setup.buffer
+        self._state = told_of(setup)
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
@@ -160,10 +160,10 @@ class Draws:
     lifted over K seeds. Only for replay without priorities, whose weights are relative to the
     whole."""
 
-    def __init__(self, setting: Setting, buffer: Buffer):
-        self.num_seeds, self._algorithm = setting.num_seeds, setting.algorithm
+    def __init__(self, setup: TrainingSetup, buffer: Buffer):
+        self.num_seeds, self._algorithm = setup.num_seeds, setup.algorithm
         self._buffer = buffer
-        self._state = told_of(setting)
+        self._state = told_of(setup)
         self._layout = Layout(self._state)
         each = jax.vmap(lambda _: buffer.init())
         self._experience = jax.eval_shape(each, jnp.arange(self.num_seeds))

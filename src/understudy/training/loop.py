@@ -25,7 +25,7 @@ from understudy.training.collector import Collector
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
 from understudy.training.step_packing import step_rows
-from understudy.training.trainer import Setting, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.transport import Transport
 from understudy.types import Tree
 
@@ -38,15 +38,15 @@ class HostTrainer(Trainer):
 
     places: ClassVar[tuple[str, ...]] = EVERYWHERE
 
-    def __init__(self, setting: Setting, envs: HostEnvs):
-        self.setting = setting
+    def __init__(self, setup: TrainingSetup, envs: HostEnvs):
+        self.setup = setup
         started = self._start()
-        rows = step_rows(setting.algorithm, setting.spec)
-        self.held = self.transport = Transport(setting.algorithm, self.buffer, rows, *started)
-        self._on_policy = setting.algorithm.needs.on_policy
+        rows = step_rows(setup.algorithm, setup.spec)
+        self.held = self.transport = Transport(setup.algorithm, self.buffer, rows, *started)
+        self._on_policy = setup.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
         self.collector = Collector(
-            setting, envs, self.policy(), self.transport.form.read_policy,
+            setup, envs, self.policy(), self.transport.form.read_policy,
             self.transport.act_device,
             divided=self._chunk_steps > 1 and not self._on_policy,
         )  # fmt: skip
@@ -54,7 +54,7 @@ class HostTrainer(Trainer):
 
     def _choose_chunk_steps(self) -> int:
         """Steps of a chunk: a whole rollout, what was set, or what suits the device."""
-        needs = self.setting.algorithm.needs
+        needs = self.setup.algorithm.needs
         if isinstance(needs, RolloutNeeds):
             return needs.horizon
         device, *others = self.transport.sharding.device_set
@@ -107,7 +107,7 @@ class HostTrainer(Trainer):
         owed = [self.update_schedule.updates_after(i) for i in range(stop - count, stop)]
         names, values, steps = (), None, ()
         if self.hyper_schedules is not None:
-            names, envs = self.hyper_schedules.names, self.setting.num_envs
+            names, envs = self.hyper_schedules.names, self.setup.num_envs
             if self._on_policy or count == 1:
                 values = self.hyper_schedules.at(self.steps)[:, None]
             else:  # each update has the values of the step that it follows

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, HostReplayBuffer
 from understudy.training.program_cache import shared
-from understudy.training.setup import Setting, make_frame_replay
+from understudy.training.setup import TrainingSetup, make_frame_replay
 from understudy.types import ConfigError
 
 # Of what a place has, where there is a choice: on the device the rest is for learning, elsewhere
@@ -39,9 +39,9 @@ class Place(NamedTuple):
         return f"{_gib(self.needed)} {self.words}"
 
 
-def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
+def choose(setup: TrainingSetup, possible: tuple[str, ...] = EVERYWHERE) -> Place:
     """The first of the `possible` places that holds all experience, or the one asked for."""
-    needs = setting.algorithm.needs
+    needs = setup.algorithm.needs
     replay = isinstance(needs, ReplayNeeds)
     asked = needs.storage if replay else "device"
     if asked not in ("auto", *possible):
@@ -52,10 +52,10 @@ def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
     if replay and needs.priority_exponent is not None:
         possible = ("device",)
     names = possible if asked == "auto" else (asked,)
-    places = [_look_at(name, setting, SHARE[name] if len(names) > 1 else 1) for name in names]
+    places = [_look_at(name, setup, SHARE[name] if len(names) > 1 else 1) for name in names]
     for place in places:
         if place.needed <= place.room:
-            _announce(place, setting, asked)
+            _announce(place, setup, asked)
             return place
     has = " or ".join(f"{place} (where {_gib(place.room)} are free for it)" for place in places)
     raise ConfigError(
@@ -65,16 +65,16 @@ def choose(setting: Setting, possible: tuple[str, ...] = EVERYWHERE) -> Place:
 
 
 def make(
-    setting: Setting, place: Place, sharding: NamedSharding | None = None
+    setup: TrainingSetup, place: Place, sharding: NamedSharding | None = None
 ) -> tuple[Buffer, Any]:
     """The buffer for a place, and its empty state with a seed axis."""
     if place.name == "device":
-        return setting.buffer, init_program(setting.buffer, setting.num_seeds, sharding)()
-    needs = setting.algorithm.needs
+        return setup.buffer, init_program(setup.buffer, setup.num_seeds, sharding)()
+    needs = setup.algorithm.needs
     assert isinstance(needs, ReplayNeeds)
-    frames = make_frame_replay(needs, setting.spec, setting.num_envs)
+    frames = make_frame_replay(needs, setup.spec, setup.num_envs)
     where = directory() if place.name == "disk" else None
-    buffer = HostReplayBuffer(frames, setting.num_seeds, setting.seed, where)
+    buffer = HostReplayBuffer(frames, setup.num_seeds, setup.seed, where)
     return buffer, buffer.init()
 
 
@@ -103,30 +103,30 @@ def room(name: str) -> int:
     return _free_memory() if name == "host" else shutil.disk_usage(directory()).free
 
 
-def _look_at(name: str, setting: Setting, share: float | int) -> Place:
-    buffer, needs = setting.buffer, setting.algorithm.needs
+def _look_at(name: str, setup: TrainingSetup, share: float | int) -> Place:
+    buffer, needs = setup.buffer, setup.algorithm.needs
     if name != "device" and isinstance(needs, ReplayNeeds):
-        buffer = make_frame_replay(needs, setting.spec, setting.num_envs)
+        buffer = make_frame_replay(needs, setup.spec, setup.num_envs)
     each = buffer.nbytes
-    num_seeds, on_device = setting.num_seeds, "in memory"
+    num_seeds, on_device = setup.num_seeds, "in memory"
     if _device().platform != "cpu":
         on_device = "in device memory"
-        num_seeds = -(-num_seeds // setting.devices) if name == "device" else num_seeds
+        num_seeds = -(-num_seeds // setup.devices) if name == "device" else num_seeds
     words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
     return Place(name, each * num_seeds, int(share * room(name)), words[name])
 
 
-def _announce(place: Place, setting: Setting, asked: str) -> None:
+def _announce(place: Place, setup: TrainingSetup, asked: str) -> None:
     """Of a small one nobody needs to know, unless it is not where it would be expected."""
     evaded = asked == "auto" and place.name != "device"
-    if not isinstance(setting.algorithm.needs, ReplayNeeds):
+    if not isinstance(setup.algorithm.needs, ReplayNeeds):
         return
     if place.needed < WORTH_SAYING and not evaded:
         return
-    seen = setting.spec.observation
+    seen = setup.spec.observation
     frame = "×".join(map(str, seen.shape[1:] if seen.frames > 1 else seen.shape))
-    seeds = f"{setting.num_seeds} × " if setting.num_seeds > 1 else ""
-    steps = f"{seeds}{setting.algorithm.needs.buffer_size:,} steps"
+    seeds = f"{setup.num_seeds} × " if setup.num_seeds > 1 else ""
+    steps = f"{seeds}{setup.algorithm.needs.buffer_size:,} steps"
     why = ", because the device cannot hold it" if evaded else ""
     level = logging.WARNING if evaded else logging.INFO
     _log.log(level, "replay: %s of %s %s, %s%s", steps, frame, seen.dtype, place, why)

@@ -9,7 +9,7 @@ from understudy.types import ConfigError, Spec
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetup:
     """What a trainer is built from."""
 
     algorithm: Algorithm
@@ -20,7 +20,7 @@ class Setting:
     devices: int = 1  # among which seeds, or the rows of batches, are divided
 
     @property
-    def unseeded(self) -> "Setting":
+    def unseeded(self) -> "TrainingSetup":
         """The same with seed 0: programs do not depend on the seed."""
         return replace(self, seed=0)
 

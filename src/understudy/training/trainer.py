@@ -24,7 +24,7 @@ from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, 
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
-from understudy.training.setup import Setting as Setting
+from understudy.training.setup import TrainingSetup as TrainingSetup
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.update import LearnerState
 from understudy.training.update_schedule import UpdateSchedule
@@ -49,7 +49,7 @@ class Trainer(abc.ABC):
     """Advances K seeds by iterations. Abstract; the final ones are the two loops."""
 
     places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
-    setting: Setting
+    setup: TrainingSetup
     update_schedule: UpdateSchedule
     position: Position
     held: Any  # what has the `learner` and the `experience`, [seeds, ...] each
@@ -98,10 +98,10 @@ class Trainer(abc.ABC):
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
         no other). Curves without a length of their own span the run's horizon."""
-        config = self.setting.algorithm.config
+        config = self.setup.algorithm.config
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
-        num_seeds = self.setting.num_seeds
+        num_seeds = self.setup.num_seeds
         self.hyper_schedules = (
             HyperSchedules(wanted, self.position.horizon, num_seeds, config) if wanted else None
         )
@@ -112,7 +112,7 @@ class Trainer(abc.ABC):
         if not self.position.first_training and not self.position.iterations:
             self.position.first_training = total
             self.update_schedule = self._make_update_schedule()
-        first = self.update_schedule.first_update_iteration * self.setting.num_envs
+        first = self.update_schedule.first_update_iteration * self.setup.num_envs
         if self.position.iterations == 0 and first > total // 2:
             learns = "and so learns little" if first <= total else "and so learns nothing"
             _log.warning(
@@ -122,20 +122,18 @@ class Trainer(abc.ABC):
 
     def _waits_for(self) -> str:
         """The settings that put off the first update."""
-        on_policy = self.setting.algorithm.needs.on_policy
+        on_policy = self.setup.algorithm.needs.on_policy
         return "horizon or num_envs" if on_policy else "min_buffer_size or update_every"
 
     def _make_update_schedule(self) -> UpdateSchedule:
-        needs = self.setting.algorithm.needs
-        return UpdateSchedule.of(needs, self.setting.num_envs, self.position.first_training)
+        needs = self.setup.algorithm.needs
+        return UpdateSchedule.of(needs, self.setup.num_envs, self.position.first_training)
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Change hyper-parameters now, for all seeds or for each; their schedules end."""
-        state, config = self.learner.state, self.setting.algorithm.config
+        state, config = self.learner.state, self.setup.algorithm.config
         check_names(values, state.hyper, config)
-        new = {
-            name: per_seed(name, value, self.setting.num_seeds) for name, value in values.items()
-        }
+        new = {name: per_seed(name, value, self.setup.num_seeds) for name, value in values.items()}
         for name, each in new.items():
             for value in each:
                 config.check_moving(name, float(value))
@@ -146,7 +144,7 @@ class Trainer(abc.ABC):
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Take over networks, [seeds, ...] each; targets follow."""
-        state = self.setting.algorithm.set_weights(self.learner.state, weights)
+        state = self.setup.algorithm.set_weights(self.learner.state, weights)
         self.learner = self.learner._replace(state=state)
 
     def snapshot(self, world: bool = True) -> Snapshot:
@@ -193,7 +191,7 @@ class Trainer(abc.ABC):
 
     def _move_experience(self, places: tuple[str, ...]) -> None:
         """Begin with an empty buffer in the first of these places that can hold it."""
-        self.buffer, experience = make(self._wide_setting, choose(self._wide_setting, places))
+        self.buffer, experience = make(self._wide_setup, choose(self._wide_setup, places))
         self.held.use_buffer(self.buffer, experience)
 
     @abc.abstractmethod
@@ -210,7 +208,7 @@ class Trainer(abc.ABC):
     @property
     def steps(self) -> int:
         """Transitions per seed so far."""
-        return self.position.iterations * self.setting.num_envs
+        return self.position.iterations * self.setup.num_envs
 
     def diverged(self) -> np.ndarray:
         """[seeds]: which of them have diverged and are frozen."""
@@ -218,7 +216,7 @@ class Trainer(abc.ABC):
 
     def policy(self) -> Any:
         """The acting slice of every seed."""
-        return self.setting.algorithm.policy(self.learner.state)
+        return self.setup.algorithm.policy(self.learner.state)
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Per-seed means of the update metrics since the last call; what was not computed
@@ -229,53 +227,53 @@ class Trainer(abc.ABC):
             self._told_of.add(seed_index)
             _log.warning(
                 "seed %d diverged before step %d: its last %d updates were not finite. It is "
-                "frozen, and the other seeds go on", self.setting.seed + seed_index, self.steps,
+                "frozen, and the other seeds go on", self.setup.seed + seed_index, self.steps,
                 LONGEST_ROW_OF_DISCARDS,
             )  # fmt: skip
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
     def _start(self, buffer: Buffer | None = None) -> tuple[LearnerState, Any]:
-        """Initial states and an empty buffer, with a seed axis; the setting's own buffer, unless
+        """Initial states and an empty buffer, with a seed axis; the setup's own buffer, unless
         one is given."""
         algorithm, spec, num_seeds = (
-            self.setting.algorithm,
-            self.setting.spec,
-            self.setting.num_seeds,
+            self.setup.algorithm,
+            self.setup.spec,
+            self.setup.num_seeds,
         )
-        needs, num_envs = algorithm.needs, self.setting.num_envs
+        needs, num_envs = algorithm.needs, self.setup.num_envs
         rollouts = isinstance(needs, RolloutNeeds)
         if rollouts and needs.horizon * num_envs % needs.minibatches:
             raise ConfigError(
                 f"a rollout of {needs.horizon} steps of {num_envs} environments cannot be split "
                 f"into {needs.minibatches} equal minibatches"
             )
-        self._wide_setting = self.setting  # what the buffer was made for
-        self._sharding = find_sharding(self.setting)
+        self._wide_setup = self.setup  # what the buffer was made for
+        self._sharding = find_sharding(self.setup)
         if buffer is None:
-            place = choose(self.setting, self.places)
-            self.buffer, experience = make(self.setting, place, self._sharding)
+            place = choose(self.setup, self.places)
+            self.buffer, experience = make(self.setup, place, self._sharding)
         else:
             self.buffer, experience = buffer, buffer.init()
         self.position = Position()
         self.update_schedule = self._make_update_schedule()
         self._told_of: set[int] = set()  # seeds that have diverged
         self._metric_names = metric_names(algorithm, spec, num_envs)
-        keys = seed_keys(self.setting.seed, num_seeds, INITIALIZATION)
-        first_learner = _begin_program(self.setting.unseeded, self._sharding)
+        keys = seed_keys(self.setup.seed, num_seeds, INITIALIZATION)
+        first_learner = _begin_program(self.setup.unseeded, self._sharding)
         learner = first_learner(jax.device_put(keys, self._sharding))
         return learner, experience
 
 
-def learner_shapes(setting: Setting) -> LearnerState:
+def learner_shapes(setup: TrainingSetup) -> LearnerState:
     """What a trainer's learner looks like, before there is one."""
-    keys = jax.ShapeDtypeStruct((setting.num_seeds, 2), np.uint32)
-    return jax.eval_shape(_begin_program(setting.unseeded, None), keys)
+    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), np.uint32)
+    return jax.eval_shape(_begin_program(setup.unseeded, None), keys)
 
 
 @shared
-def _begin_program(setting: Setting, sharding: NamedSharding | None) -> Any:
+def _begin_program(setup: TrainingSetup, sharding: NamedSharding | None) -> Any:
     """From a key for each seed to learners that have learned nothing."""
-    names = metric_names(setting.algorithm, setting.spec, setting.num_envs)
-    initial = partial(begin, setting.algorithm, setting.spec, setting.num_envs, len(names))
+    names = metric_names(setup.algorithm, setup.spec, setup.num_envs)
+    initial = partial(begin, setup.algorithm, setup.spec, setup.num_envs, len(names))
     return jax.jit(jax.vmap(initial), out_shardings=sharding)
