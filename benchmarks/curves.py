@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from understudy.ops.statistics import mean_with_band
-from understudy.reports.curves import COLORS
+from understudy.reports.figures import COLORS
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLOR = "#1f6feb"

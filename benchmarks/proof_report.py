@@ -26,7 +26,8 @@ import understudy
 from understudy.agent import agent_class
 from understudy.algorithms.config import shown_name
 from understudy.ops.statistics import iqm, stratified_bootstrap_interval
-from understudy.reports import curves as plots
+from understudy.reports import figures
+from understudy.reports.run_log import Curve
 from understudy.runs.files import write_whole
 
 FACTS = ("understudy", "commit", "jax", "jaxlib", "gymnasium", "mujoco", "device", "host",
@@ -349,31 +350,31 @@ def _figure(
     seconds = [at[1] for each in data.values() for curve in each.values() for at in curve.values()]
     unit, scale = ("hours", 3600.0) if max(seconds, default=0.0) >= 7200 else ("minutes", 60.0)
     labels = [_label(row, known[row]) for row in rows]
-    size = (11, 4.1 + plots.legend_height(labels, 2))
+    size = (11, 4.1 + figures.legend_height(labels, 2))
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     handles: dict[str, Any] = {}
-    groups: list[plots.Group] = []
+    groups: list[figures.Group] = []
     for row, label in zip(rows, labels, strict=True):
         by_seed = [curve for curve in data[row].values() if curve]
-        over_steps = plots.Group(label, [_curve(curve, None) for curve in by_seed])
-        over_time = plots.Group(label, [_curve(curve, scale) for curve in by_seed])
+        over_steps = figures.Group(label, [_curve(curve, None) for curve in by_seed])
+        over_time = figures.Group(label, [_curve(curve, scale) for curve in by_seed])
         place = algorithms.index(row.algorithm)
-        handles[label] = plots.draw_group(left, over_steps, place)
-        plots.draw_group(right, over_time, place)
+        handles[label] = figures.draw_group(left, over_steps, place)
+        figures.draw_group(right, over_time, place)
         groups.append(over_steps)
         for axes in (left, right) if row.references else ():
-            color = plots.COLORS[place % len(plots.COLORS)]
+            color = figures.COLORS[place % len(figures.COLORS)]
             axes.axhline(row.references[0].value, color=color, lw=1, ls=":", zorder=1)
     if any(row.references for row in rows):
-        handles["published"] = Line2D([], [], color=plots.INK, lw=1, ls=":")
+        handles["published"] = Line2D([], [], color=figures.INK, lw=1, ls=":")
     env, several = rows[0].env, ", seeds of a program at once"
-    plots.decorate(left, f"{env}, over steps", "environment steps per seed", "return")
-    plots.decorate(right, f"{env}, over wall-clock time", f"{unit} of training{several}", "")
+    figures.decorate(left, f"{env}, over steps", "environment steps per seed", "return")
+    figures.decorate(right, f"{env}, over wall-clock time", f"{unit} of training{several}", "")
     for axes in (left, right):
         axes.set_xlim(left=0)
-    plots.add_legend(figure, handles, 2, plots.seeds_in(groups))
-    return plots.save_figure(figure, path)
+    figures.add_legend(figure, handles, 2, figures.seeds_in(groups))
+    return figures.save_figure(figure, path)
 
 
 def _label(row: Row, found: Standing) -> str:
@@ -381,7 +382,7 @@ def _label(row: Row, found: Standing) -> str:
     return f"{shown_name(row.algorithm)}{steps}"
 
 
-def _curve(curve: dict[int, tuple[float, float]], scale: float | None) -> plots.Curve:
+def _curve(curve: dict[int, tuple[float, float]], scale: float | None) -> Curve:
     """Over steps, or over seconds divided by `scale`."""
     returns, seconds = np.array(list(curve.values())).T
-    return plots.Curve(np.array(list(curve), float) if scale is None else seconds / scale, returns)
+    return Curve(np.array(list(curve), float) if scale is None else seconds / scale, returns)

@@ -15,7 +15,7 @@ from tests.faults.hostile_cases import SMALL, train
 from understudy import runner
 from understudy.cli import main
 from understudy.errors import ConfigError
-from understudy.reports.curves import read_run
+from understudy.reports.run_log import read_run
 from understudy.runs.progress import Progress
 from understudy.training import episode_runner as playing
 

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from understudy.algorithms.config import shown_name
 from understudy.reports import page
-from understudy.reports.curves import Curve, Group, draw_group, spread_of
+from understudy.reports.figures import Group, draw_group, spread_of
+from understudy.reports.run_log import Curve
 from understudy.sweep import pictures
 
 STEPS = np.arange(5.0)

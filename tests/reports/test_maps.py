@@ -14,6 +14,7 @@ from understudy.qd import repertoire as qd
 from understudy.qd.tessellation import Cvt, make_cvt, make_grid
 from understudy.reports.maps import EMPTY, cells_svg, heat_map
 from understudy.reports.outlines import NOTHING, outlines, panels
+from understudy.reports.page import STYLE
 
 LOW, HIGH = (0.0, -10.0), (1.0, 10.0)
 NAMES = ("front <b>foot</b>", 'back & "hind"')
@@ -129,7 +130,7 @@ def test_the_page_tells_of_each_cell():
     page = ElementTree.fromstring(cells_svg(repertoire, NAMES))  # well formed, all escaped
     titles = ["".join(title.itertext()) for title in page.iter("title")]
     assert len(titles) == 12 and titles.count("empty") == 10
-    told = f"cell 0: fitness 1.25, {NAMES[0]} 0.1, {NAMES[1]} -9, evaluation 0"
+    told = f"cell 0, fitness 1.25, {NAMES[0]} 0.1, {NAMES[1]} -9, evaluation 0"
     assert told in titles
     rows = {row.get("id"): [*row.itertext()] for row in page.iter("tr") if row.get("id")}
     assert rows["cell-11"][:4] == ["11", "-2.5", "0.9", "9.5"]
@@ -144,4 +145,4 @@ def test_every_click_leads_somewhere_without_scripts(cells):
     links, places = (set(re.findall(mark, html)) for mark in (r'href="#([^"]+)"', r' id="([^"]+)"'))
     assert len(links) == 2 and places == links | {"elite-colors"}
     assert "<script" not in html and "://" not in html and "nan" not in html
-    assert "tr:target" in html
+    assert "tr:target" in STYLE

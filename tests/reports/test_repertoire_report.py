@@ -10,7 +10,8 @@ from understudy.errors import CheckpointError
 from understudy.qd.repertoire import add, empty
 from understudy.qd.repertoire_file import pack
 from understudy.qd.tessellation import make_cvt, make_grid
-from understudy.reports.repertoire_report import read_map, report
+from understudy.reports.repertoire_report import read_map
+from understudy.reports.report import report
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import CsvLog
 from understudy.state_dict import add_prefix
@@ -88,7 +89,7 @@ def test_the_page_says_what_was_found(tmp_path, grid):
     assert out == run / "report.html"
     html = out.read_text()
     assert "<h1>PGA-ME on Walker2d-v5</h1>" in html
-    assert "300 evaluations · seed 7 · told apart by feet · preset defaults" in html
+    assert "300 evaluations · seed 7 · descriptor feet · preset defaults" in html
     assert cards(html) == {
         "QD-score": "6.00",
         "Coverage": "15.0%",
@@ -100,8 +101,8 @@ def test_the_page_says_what_was_found(tmp_path, grid):
         "Evaluations a second": "20",
     }
     assert "above -5.00" in html and "4 fresh episodes each" in html
-    headings = ["The map", "Growth, over evaluations", "Who is there"]
-    headings += ["In detail, over evaluations", "Settings", "Go on"]
+    headings = ["The map", "Growth, over evaluations", "Best and extreme policies"]
+    headings += ["In detail, over evaluations", "Settings", "Next commands"]
     assert re.findall(r"<h2>(.*?)</h2>", html) == headings
     assert f"understudy resume {run} --evaluations 600" in html
     assert f"understudy export {run} policy.onnx --at 0.9,1.9" in html
@@ -116,7 +117,9 @@ def test_every_filled_cell_can_be_clicked(tmp_path):
 
 def test_the_fittest_come_first_then_the_ends(tmp_path):
     html = report(write_run(tmp_path / "run")).read_text()
-    section = re.search(r"<h2>Who is there</h2>(.*?)</section>", html, re.DOTALL).group(1)
+    section = re.search(
+        r"<h2>Best and extreme policies</h2>(.*?)</section>", html, re.DOTALL
+    ).group(1)
     rows = re.findall(r"<td>([^<]+)</td><td>([^<]+)</td><td>([^<]+)</td><td>([^<]+)</td>", section)
     assert rows == [
         ("1", "3.25", "0.9", "1.9"),
@@ -146,14 +149,17 @@ def test_a_run_without_a_checkpoint_has_no_map(tmp_path):
     for file in checkpoint.place_of(run, 300).iterdir():
         file.unlink()
     html = report(run, tmp_path / "out" / "page.html").read_text()
-    assert "There is no map: there is no checkpoint in" in html and "Who is there" not in html
+    assert (
+        "There is no map: there is no checkpoint in" in html
+        and "Best and extreme policies" not in html
+    )
     assert cards(html)["QD-score"] == "6.00"
 
 
 def test_an_empty_repertoire(tmp_path):
     run = write_run(tmp_path / "run", repertoire=lambda cells: empty(cells, jnp.zeros(2)))
     html = report(run).read_text()
-    assert "Nobody yet." in html and "--at" not in html
+    assert "No policy yet." in html and "--at" not in html
 
 
 def test_faults_are_counted_where_there_are_some(tmp_path):

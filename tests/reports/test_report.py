@@ -93,7 +93,7 @@ def test_the_page_says_what_was_run_and_how_it_went(tmp_path):
         "Steps a second": "250",
     }
     assert "± 3.25 at step 3,000" in page.of("p")
-    headings = ["Learning", "Evaluations", "Training in detail", "Settings", "Go on"]
+    headings = ["Learning", "Evaluations", "Training in detail", "Settings", "Next commands"]
     assert page.of("h2") == headings
     assert page.of("pre")[0] == f"understudy resume {run} --steps 6000"
     assert sorted(p.name for p in run.iterdir()) == ["progress.csv", "report.html", "run.json"]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from understudy.cli.parsing import Parser, entry, hint, quoted
 from understudy.errors import ConfigError
-from understudy.reports.curves import compare, learning_curve, read_runs
+from understudy.reports.curves import compare, learning_curve
 from understudy.reports.growth import growth
+from understudy.reports.run_log import read_runs
 from understudy.runs.run_directory import CURVE
 
 COMPARISON = "comparison.png"

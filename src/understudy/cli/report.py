@@ -5,9 +5,8 @@ from pathlib import Path
 
 from understudy.cli.parsing import Parser, add_run_directory, add_trust, entry, hint, quoted
 from understudy.cli.playing import choose_agent, film, open_run
-from understudy.reports.curves import read_run
-from understudy.reports.repertoire_report import report as report_repertoire
 from understudy.reports.report import report
+from understudy.reports.run_log import read_run
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -23,11 +22,10 @@ def parser(arguments: list[str]) -> Parser:
 
 
 def _report(options: argparse.Namespace) -> None:
-    run = read_run(options.run)  # refuses what is no run before an episode is filmed
+    read_run(options.run)  # refuses what is no run before an episode is filmed
     if options.video is not None and not options.video.exists():
         with open_run(options) as opened:
             print(film(choose_agent(opened, None)[0], options.video), flush=True)
-    write = report_repertoire if run.illuminates else report
-    page = write(options.run, options.out, options.video)
+    page = report(options.run, options.out, options.video)
     print(entry("report", f"{page} (open it in a browser)"))
     hint(f"export {quoted(options.run)} policy.onnx")

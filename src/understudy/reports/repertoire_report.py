@@ -1,10 +1,10 @@
-"""A run of quality-diversity as one HTML page: a map to click on, how it grew, who is in it."""
+"""The page of a run of quality-diversity: a map to click on, its growth, its best policies."""
 
 import shlex
 from datetime import timedelta
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,154 +13,135 @@ from understudy.errors import CheckpointError
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.repertoire import Repertoire
 from understudy.qd.repertoire_file import CENTROIDS, unpack
-from understudy.qd.tessellation import Cells, Cvt, make_grid
+from understudy.qd.tessellation import Cvt, make_grid
 from understudy.reports import page
-from understudy.reports.curves import Run, read_run
 from understudy.reports.growth import EVALUATIONS, METRICS, OFFSET
 from understudy.reports.maps import cells_svg
+from understudy.reports.run_log import Run
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
 from understudy.state_dict import select_prefix
 
 CONFIGS = {"pga-me": PGAMEConfig, "map-elites": MAPElitesConfig}
-BEST = 10  # elites with a row of their own
+BEST = 10  # policies with a row of their own
 
 
 class Map(NamedTuple):
-    """The repertoire of a checkpoint without its policies: nothing of the environment is needed."""
+    """The repertoire of a checkpoint without its policies. The environment is not needed."""
 
     repertoire: Repertoire
     names: tuple[str, ...]
 
 
 def read_map(run_dir: Path | str) -> Map:
-    """From the newest checkpoint of a run directory."""
+    """Read the repertoire from the newest checkpoint of a run directory."""
     stored = checkpoint.read_newest(run_dir)
     about, arrays = stored.manifest, select_prefix(stored.groups.get("world", {}), "repertoire")
     try:
-        told, grid = about["described_by"], about["config"]["grid"]
-        cells = _cells(arrays, tuple(told["low"]), tuple(told["high"]), grid)
-        names = tuple(map(str, told["names"]))
+        bounds, grid = about["described_by"], about["config"]["grid"]
+        low, high = tuple(bounds["low"]), tuple(bounds["high"])
+        if grid is not None:
+            cells = make_grid(grid, low, high)
+        else:
+            cells = Cvt(jnp.asarray(arrays[CENTROIDS]), low, high)
+        names = tuple(map(str, bounds["names"]))
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{stored.place} is no checkpoint of a repertoire") from error
     numbers = {name: array for name, array in arrays.items() if not name.startswith("policies")}
     return Map(unpack(numbers, cells, ()), names)
 
 
-def _cells(arrays: Any, low: tuple[float, ...], high: tuple[float, ...], grid: Any) -> Cells:
-    if grid is not None:
-        return make_grid(grid, low, high)
-    return Cvt(jnp.asarray(arrays[CENTROIDS]), low, high)
-
-
-def report(
-    run_dir: Path | str, out_html: Path | str | None = None, video: Path | str | None = None
-) -> Path:
-    """Writes the page (by default `report.html` in the run directory) and says where."""
-    run = read_run(run_dir)
-    film = "" if video is None else page.film(Path(video))
-    out = run.directory / "report.html" if out_html is None else Path(out_html)
+def describe_repertoire(run: Run, film: str) -> page.Content:
+    """The content of the run's page."""
     try:
-        found, problem = read_map(run_dir), ""
+        found, problem = read_map(run.directory), ""
     except CheckpointError as error:
         found, problem = None, f"<p>There is no map: {escape(str(error))}.</p>\n"
-    config_class = CONFIGS.get(str(run.about.get("algorithm")))
     growth = [f"qd/{metric}" for metric in METRICS]
-    learning = [name for name in run.log if name.startswith("train/")]
-    rest = ["time/evaluations_per_second", "qd/inserted", *sorted(learning)]
-    sections = [
-        page.cards(_headline(run, found)),
-        page.section("The map", problem if found is None else cells_svg(*found)),
-        page.section("Growth, over evaluations", page.small_multiples(run, growth, EVALUATIONS)),
-        page.section("An episode", film),
-        page.section("Who is there", "" if found is None else _elites(*found)),
-        page.section("In detail, over evaluations", page.small_multiples(run, rest, EVALUATIONS)),
-        page.section("Faults", page.faults(run)),
-        page.section("Settings", page.settings(run, config_class)),
-        page.section("Go on", page.commands(_commands(run, found))),
-    ]
-    return page.write(out, page.framed(run.title, _subtitle(run), sections))
+    learning = sorted(name for name in run.log if name.startswith("train/"))
+    rest = ["time/evaluations_per_second", "qd/inserted", *learning]
+    return page.Content(
+        _subtitle(run),
+        _headline(run, found),
+        {
+            "The map": problem if found is None else cells_svg(*found),
+            "Growth, over evaluations": page.small_multiples(run, growth, EVALUATIONS),
+            "An episode": film,
+            "Best and extreme policies": "" if found is None else _elites(*found),
+            "In detail, over evaluations": page.small_multiples(run, rest, EVALUATIONS),
+        },
+        CONFIGS.get(str(run.about.get("algorithm"))),
+        _commands(run, found),
+    )
 
 
 def _subtitle(run: Run) -> list[str]:
-    about = run.about
-    named = {"descriptor": "told apart by {}", "preset": "preset {}", "understudy": "understudy {}"}
-    parts = [f"{_last(run, EVALUATIONS) or 0:,.0f} evaluations", f"seed {run.first_seed}"]
-    return parts + [words.format(about[name]) for name, words in named.items() if about.get(name)]
+    parts = [f"{run.last(EVALUATIONS) or 0:,.0f} evaluations", f"seed {run.first_seed}"]
+    names = ("descriptor", "preset", "understudy")
+    return parts + [f"{name} {run.about[name]}" for name in names if run.about.get(name)]
 
 
 def _headline(run: Run, found: Map | None) -> list[page.Card]:
-    cards: list[page.Card] = []
-    score, covered, best = (_last(run, f"qd/{metric}") for metric in METRICS)
-    if score is not None and covered is not None and best is not None:
-        offset = _last(run, OFFSET)
-        above = "" if offset is None else f"above {compact(offset)}"
-        cells = "" if found is None else f"of {found.repertoire.cells.count:,} cells"
-        cards += [
-            ("QD-score", compact(score), above),
-            ("Coverage", f"{covered:.1%}", cells),
-            ("Best fitness", compact(best), "as found"),
-        ]
-    again = [_last(run, f"qd/corrected_{metric}") for metric in METRICS]
-    if again[0] is not None and again[1] is not None and again[2] is not None:
-        episodes = dict(run.about.get("run_config", {})).get("reevaluation_episodes", "some")
-        note = f"{episodes} fresh episodes each"
-        shown = (compact(again[0]), f"{again[1]:.1%}", compact(again[2]))
-        names = ("Corrected QD-score", "Corrected coverage", "Corrected best")
-        cards += [(name, value, note) for name, value in zip(names, shown, strict=True)]
-    done, seconds = _last(run, EVALUATIONS), _last(run, "time/time_elapsed")
+    offset = run.last(OFFSET)
+    above = "" if offset is None else f"above {compact(offset)}"
+    cells = "" if found is None else f"of {found.repertoire.cells.count:,} cells"
+    names = ("QD-score", "Coverage", "Best fitness")
+    cards = _metric_cards(run, "qd/", dict(zip(names, (above, cells, "as found"), strict=True)))
+    episodes = dict(run.about.get("run_config", {})).get("reevaluation_episodes", "some")
+    names = ("Corrected QD-score", "Corrected coverage", "Corrected best")
+    cards += _metric_cards(
+        run, "qd/corrected_", dict.fromkeys(names, f"{episodes} fresh episodes each")
+    )
+    done, seconds = run.last(EVALUATIONS), run.last("time/time_elapsed")
     if done is not None and seconds:
         cards.append(("Time", str(timedelta(seconds=round(seconds))), "h:mm:ss"))
-        cards.append(("Evaluations a second", f"{done / seconds:,.0f}", f"{done:,.0f} in all"))
+        cards.append(("Evaluations a second", f"{done / seconds:,.0f}", f"{done:,.0f} in total"))
     return cards
 
 
-def _last(run: Run, name: str) -> float | None:
-    _, values = page.known(run, name)
-    return float(values[-1]) if values.size else None
+def _metric_cards(run: Run, prefix: str, notes: dict[str, str]) -> list[page.Card]:
+    """Cards of QD-score, coverage and best fitness, with these names and notes."""
+    score, covered, best = (run.last(prefix + metric) for metric in METRICS)
+    if score is None or covered is None or best is None:
+        return []
+    values = (compact(score), f"{covered:.1%}", compact(best))
+    return [(name, value, notes[name]) for name, value in zip(notes, values, strict=True)]
 
 
 def _elites(repertoire: Repertoire, names: tuple[str, ...]) -> str:
-    """The fittest, and those at the ends of each number of the descriptor."""
+    """The fittest policies, and the extremes of each number of the descriptor."""
     filled = np.flatnonzero(repertoire.filled)
     if not len(filled):
-        return "<p>Nobody yet.</p>\n"
+        return "<p>No policy yet.</p>\n"
     fitness, descriptor = np.asarray(repertoire.fitness), np.asarray(repertoire.descriptor)
     fittest = filled[np.argsort(-fitness[filled], kind="stable")[:BEST]]
-    told = [(f"{rank}", cell) for rank, cell in enumerate(fittest.tolist(), start=1)]
+    listed = [(f"{rank}", cell) for rank, cell in enumerate(fittest.tolist(), start=1)]
     for axis, name in enumerate(names):
         along = descriptor[filled, axis]
-        told.append((f"least {name}", int(filled[along.argmin()])))
-        told.append((f"most {name}", int(filled[along.argmax()])))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "fitness", *names, "cell", "choose"))
+        listed.append((f"least {name}", int(filled[along.argmin()])))
+        listed.append((f"most {name}", int(filled[along.argmax()])))
     rows = []
-    for what, cell in told:
-        numbers = "".join(f"<td>{number:.4g}</td>" for number in descriptor[cell])
-        mark = ' class="marked"' if cell == fittest[0] else ""
-        rows.append(
-            f"<tr{mark}><td>{escape(what)}</td><td>{compact(float(fitness[cell]))}</td>{numbers}"
-            f'<td><a href="#cell-{cell}">{cell}</a></td>'
-            f"<td><code>--at {_spelt(descriptor[cell])}</code></td></tr>"
-        )
-    return page.table(head, rows, "numbers")
-
-
-def _spelt(descriptor: np.ndarray) -> str:
-    return ",".join(f"{number:.4g}" for number in descriptor)
+    for what, cell in listed:
+        numbers = [f"{number:.4g}" for number in descriptor[cell]]
+        link = f'<a href="#cell-{cell}">{cell}</a>'
+        flag = page.code(f"--at {','.join(numbers)}")
+        cells = [escape(what), compact(float(fitness[cell])), *numbers, link, flag]
+        rows.append(page.row(cells, 'class="marked"' if cell == fittest[0] else ""))
+    return page.table(["", "fitness", *names, "cell", "choose"], rows, "numbers")
 
 
 def _commands(run: Run, found: Map | None) -> list[tuple[str, str]]:
     place = shlex.quote(str(run.directory))
-    evaluations = 2 * int(_last(run, EVALUATIONS) or 0) or 10_000
+    total = 2 * int(run.last(EVALUATIONS) or 0) or 10_000
     lines = [
-        (f"go on until evaluation {evaluations:,}", f"resume {place} --evaluations {evaluations}"),
-        ("judge every policy anew", f"eval {place} --episodes 20"),
+        (f"continue until evaluation {total:,}", f"resume {place} --evaluations {total}"),
+        ("evaluate every policy again", f"eval {place} --episodes 20"),
     ]
     if found is not None and found.repertoire.filled.any():
         best = np.asarray(found.repertoire.descriptor)[int(found.repertoire.fitness.argmax())]
-        at = _spelt(best)
+        at = ",".join(f"{number:.4g}" for number in best)
         lines += [
-            ("play the policy that is nearest to a behavior", f"eval {place} --at {at}"),
-            ("take it elsewhere", f"export {place} policy.onnx --at {at}"),
+            ("play the policy nearest to a behavior", f"eval {place} --at {at}"),
+            ("export it", f"export {place} policy.onnx --at {at}"),
         ]
     return lines

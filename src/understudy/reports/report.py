@@ -1,4 +1,4 @@
-"""A run as one HTML page: what was run, how it went, and how to go on."""
+"""A run as one HTML page: what was run, how it went, and how to continue."""
 
 import re
 import shlex
@@ -12,9 +12,11 @@ from understudy.algorithms import available
 from understudy.ops.statistics import iqm, stratified_bootstrap_interval
 from understudy.reports import page
 from understudy.reports.charts import wide_chart
-from understudy.reports.curves import EVALUATION, TRAINING, Run, curves_of, read_run, spread_of
-from understudy.reports.page import known
+from understudy.reports.figures import spread_of
+from understudy.reports.repertoire_report import describe_repertoire
+from understudy.reports.run_log import EVALUATION, TRAINING, Run, read_run
 from understudy.runs.csv_log import STEPS
+from understudy.runs.files import write_whole
 from understudy.runs.progress import compact
 
 MOST_SEEDS = 8  # with a column of their own in the table of evaluations
@@ -24,27 +26,34 @@ OPEN_EVALUATIONS = 10  # the newest ones; the rest unfolds
 def report(
     run_dir: Path | str, out_html: Path | str | None = None, video: Path | str | None = None
 ) -> Path:
-    """Writes the page (by default `report.html` in the run directory) and says where."""
+    """Write the page of a run (by default `report.html` in the run directory); returns its path."""
     run = read_run(run_dir)
     film = "" if video is None else page.film(Path(video))
     out = run.directory / "report.html" if out_html is None else Path(out_html)
-    return page.write(out, _page(run, film))
+    content = (describe_repertoire if run.illuminates else _describe_training)(run, film)
+    sections = content.sections | {
+        "Faults": page.faults(run),
+        "Settings": page.settings(run, content.config_class),
+        "Next commands": page.commands(content.commands),
+    }
+    body = [page.cards(content.cards), *(page.section(*item) for item in sections.items())]
+    return write_whole(out, page.framed(run.title, content.subtitle, body))
 
 
-def _page(run: Run, film: str) -> str:
+def _describe_training(run: Run, film: str) -> page.Content:
     algorithm = available().get(str(run.about.get("algorithm")))
-    config_class = None if algorithm is None else algorithm.config_class
-    sections = [
-        page.cards(_headline(run)),
-        page.section("Learning", _learning(run)),
-        page.section("An episode", film),
-        page.section("Evaluations", _evaluations(run)),
-        page.section("Training in detail", _details(run)),
-        page.section("Faults", page.faults(run)),
-        page.section("Settings", page.settings(run, config_class)),
-        page.section("Go on", page.commands(_commands(run))),
-    ]
-    return page.framed(run.title, _subtitle(run), sections)
+    return page.Content(
+        _subtitle(run),
+        _headline(run),
+        {
+            "Learning": _learning(run),
+            "An episode": film,
+            "Evaluations": _evaluations(run),
+            "Training in detail": _details(run),
+        },
+        None if algorithm is None else algorithm.config_class,
+        _commands(run),
+    )
 
 
 def _subtitle(run: Run) -> list[str]:
@@ -62,35 +71,32 @@ def _subtitle(run: Run) -> list[str]:
     return parts
 
 
-# -- figures ------------------------------------------------------------------------------------
-
-
 def _headline(run: Run) -> list[page.Card]:
     cards: list[page.Card] = []
-    steps, scores = known(run, EVALUATION)
+    steps, scores = run.column(EVALUATION)
     if scores.size:
-        _, spread = known(run, "eval/std_reward")
+        _, spread = run.column("eval/std_reward")
         std = f"± {compact(float(spread[-1]))} " if spread.size == scores.size else ""
         best = int(scores.argmax())
         cards.append(("Last evaluation", compact(float(scores[-1])), std + _at(steps[-1])))
         cards.append(("Best evaluation", compact(float(scores[best])), _at(steps[best])))
         cards += _across_seeds(run)
     else:
-        steps, returns = known(run, TRAINING[0])
+        steps, returns = run.column(TRAINING[0])
         if returns.size:
             cards.append(("Return in training", compact(float(returns[-1])), _at(steps[-1])))
-    _, seconds = known(run, "time/time_elapsed")
-    if seconds.size and seconds[-1] > 0:
-        cards.append(("Time", str(timedelta(seconds=round(float(seconds[-1])))), "h:mm:ss"))
-        speed = _last_step(run) / float(seconds[-1])
+    seconds = run.last("time/time_elapsed")
+    if seconds:
         several = run.about.get("num_seeds", 1) != 1
-        cards.append(("Steps a second", f"{speed:,.0f}", "for each seed" if several else "overall"))
+        speed = f"{_last_step(run) / seconds:,.0f}"
+        cards.append(("Time", str(timedelta(seconds=round(seconds))), "h:mm:ss"))
+        cards.append(("Steps a second", speed, "for each seed" if several else "overall"))
     return cards
 
 
 def _across_seeds(run: Run) -> list[page.Card]:
-    """Of the last evaluation, where there are several seeds."""
-    last = [float(curve.returns[-1]) for curve in curves_of(run.log, (EVALUATION,))]
+    """The IQM of the last evaluation, where there are several seeds."""
+    last = [float(curve.returns[-1]) for curve in run.curves((EVALUATION,))]
     if len(last) < 2:
         return []
     low, high = stratified_bootstrap_interval(last, iqm)
@@ -99,7 +105,7 @@ def _across_seeds(run: Run) -> list[page.Card]:
 
 
 def _last_step(run: Run) -> float:
-    steps, _ = known(run, STEPS)
+    steps, _ = run.column(STEPS)
     return float(steps.max()) if steps.size else 0.0
 
 
@@ -107,14 +113,11 @@ def _at(step: float) -> str:
     return f"at step {step:,.0f}"
 
 
-# -- pictures -----------------------------------------------------------------------------------
-
-
 def _learning(run: Run) -> str:
     found = {
-        name: found
+        name: curves
         for name, stems in (("training", TRAINING), ("evaluation", (EVALUATION,)))
-        if (found := curves_of(run.log, stems))
+        if (curves := run.curves(stems))
     }
     if not found:
         return "<p>No episode has ended yet.</p>\n"
@@ -140,11 +143,8 @@ def _details(run: Run) -> str:
     return page.small_multiples(run, order)
 
 
-# -- tables -------------------------------------------------------------------------------------
-
-
 def _evaluations(run: Run) -> str:
-    scores = known(run, EVALUATION)[1]
+    scores = run.column(EVALUATION)[1]
     if not scores.size:
         return ""
     other = [name for name in run.log if name.startswith("eval/") and name != EVALUATION]
@@ -154,24 +154,24 @@ def _evaluations(run: Run) -> str:
     if len(per_seed) <= MOST_SEEDS:
         names += [f"seed {run.first_seed + i}" for i in range(len(per_seed))]
         other += per_seed
-    rows = np.flatnonzero(np.isfinite(run.log[EVALUATION]) & np.isfinite(run.log[STEPS]))
-    best = int(rows[scores.argmax()])
-    head = "".join(f"<th>{escape(name)}</th>" for name in ["steps", "mean", *names])
-    body = []
-    for row in rows[::-1].tolist():
-        cells = [f"{run.log[STEPS][row]:,.0f}", *(_cell(run, n, row) for n in [EVALUATION, *other])]
-        mark = ' class="marked" title="the best"' if row == best else ""
-        body.append(f"<tr{mark}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    table = page.table(head, body[:OPEN_EVALUATIONS], "numbers")
-    rest = body[OPEN_EVALUATIONS:]
+    lines = np.flatnonzero(np.isfinite(run.log[EVALUATION]) & np.isfinite(run.log[STEPS]))
+    best = int(lines[scores.argmax()])
+    rows = []
+    for line in lines[::-1].tolist():
+        cells = [f"{run.log[STEPS][line]:,.0f}"]
+        cells += [escape(_cell(run, name, line)) for name in (EVALUATION, *other)]
+        rows.append(page.row(cells, 'class="marked" title="the best"' if line == best else ""))
+    heads = ["steps", "mean", *names]
+    table = page.table(heads, rows[:OPEN_EVALUATIONS], "numbers")
+    rest = rows[OPEN_EVALUATIONS:]
     if rest:
         table += f"<details><summary>{len(rest)} earlier ones</summary>"
-        table += f"{page.table(head, rest, 'numbers')}</details>\n"
+        table += f"{page.table(heads, rest, 'numbers')}</details>\n"
     return table
 
 
-def _cell(run: Run, name: str, row: int) -> str:
-    value = run.log[name][row]
+def _cell(run: Run, name: str, line: int) -> str:
+    value = run.log[name][line]
     if isinstance(value, str):
         return value
     return compact(float(value)) if np.isfinite(value) else "–"
@@ -181,8 +181,8 @@ def _commands(run: Run) -> list[tuple[str, str]]:
     place = shlex.quote(str(run.directory))
     steps = 2 * int(_last_step(run)) or 10_000
     return [
-        (f"go on until step {steps:,}", f"resume {place} --steps {steps}"),
-        ("play and measure", f"eval {place} --episodes 20 --json"),
+        (f"continue until step {steps:,}", f"resume {place} --steps {steps}"),
+        ("evaluate the agent", f"eval {place} --episodes 20 --json"),
         ("film an episode", f"eval {place} --video episode.mp4"),
-        ("take the policy elsewhere", f"export {place} policy.onnx"),
+        ("export the policy", f"export {place} policy.onnx"),
     ]

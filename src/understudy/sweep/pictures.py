@@ -1,7 +1,6 @@
 """A sweep as a picture: for each field, the return against its value, and the learning curves
 colored by it. Drawn without pyplot, which keeps global state."""
 
-import io
 from pathlib import Path
 from typing import Any, final
 
@@ -14,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
-from understudy.reports.curves import COLORS, INK
-from understudy.runs.files import write_whole
+from understudy.reports.figures import COLORS, GRID, INK, SPINE, save_figure, style_axes
 from understudy.sweep.result import DIVERGED, FAILED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, spell_value
 
@@ -33,9 +31,7 @@ def draw(result: SweepResult, out: Path) -> Path:
     what = f"{result.algorithm.upper()} on {result.env}, {result.train_steps:,} steps"
     title = f"{what}; the best setting is ringed"
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontweight="bold", parse_math=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=out.suffix.lstrip(".") or "png")
-    return write_whole(out, buffer.getvalue())
+    return save_figure(figure, out)
 
 
 @final
@@ -117,9 +113,5 @@ def _curves(axes: Axes, varied: Field) -> None:
 
 
 def _decorate(axes: Axes) -> None:
-    axes.grid(True, color="#d9dce1", lw=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=INK, length=0, labelleft=True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color("#aab0b8")
+    style_axes(axes, INK, GRID, SPINE)
+    axes.tick_params(labelleft=True)
