@@ -7,6 +7,7 @@ checker has to be in place first.
 
 import ctypes
 import gc
+import logging
 import os
 import signal
 import sys
@@ -55,6 +56,9 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A test process compiles the programs of many agents; a warning about it could come in any test.
+logging.getLogger("understudy.compilation").setLevel(logging.ERROR)
 
 # Tracing makes many objects that stay. With Python's own thresholds, looking for garbage among them
 # takes a fifth of a test run.

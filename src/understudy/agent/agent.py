@@ -36,7 +36,8 @@ from understudy.runs.run import Callback, Run, RunConfig, Summary, check_callbac
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import state_dict
-from understudy.training.devices import find_device, use_compilation_cache
+from understudy.training.compilation import set_up_compilation
+from understudy.training.devices import find_device
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_seed
@@ -72,7 +73,7 @@ class Agent:
         much misbehavior of theirs is survived. A `cluster` collects, and computes gradients,
         elsewhere too; then each of its collectors has `num_envs` environments."""
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
-        use_compilation_cache()
+        set_up_compilation()
         self._device = find_device(device)
         self._source = resolve(env, num_envs, self.algorithm_class.num_envs)
         self.env_name = env if isinstance(env, str) else None

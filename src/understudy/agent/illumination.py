@@ -40,7 +40,8 @@ from understudy.runs.run import Callback, check_callbacks
 from understudy.runs.run_directory import Subject
 from understudy.runs.watch import Counting, Watch
 from understudy.state_dict import state_dict
-from understudy.training.devices import find_device, use_compilation_cache
+from understudy.training.compilation import set_up_compilation
+from understudy.training.devices import find_device
 from understudy.training.episode_runner import EpisodeRunner, HostEpisodeRunner
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import begin, metric_names
@@ -77,7 +78,7 @@ class Illumination:
         `us.Descriptor` of your own. Without a config, the preset for the environment is used. The
         collectors of a `cluster` play the episodes."""
         seed = whole_number("seed", seed, 0)
-        use_compilation_cache()
+        set_up_compilation()
         self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
         self._source: Source = resolve(env)
         check_workers(env_workers, self._source)

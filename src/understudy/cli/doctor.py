@@ -36,9 +36,9 @@ def examine() -> dict[str, Any]:
     """Everything that the command shows."""
     import jax
 
-    from understudy.training.devices import use_compilation_cache
+    from understudy.training.compilation import set_up_compilation
 
-    use_compilation_cache()
+    set_up_compilation()
     cache = _setting("jax_compilation_cache_dir")
     devices = jax.devices()
     precision = _setting("jax_default_matmul_precision")

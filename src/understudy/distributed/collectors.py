@@ -85,9 +85,9 @@ def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
 
     from understudy.envs.seeds import EpisodeSeeds
     from understudy.training.collector import Collector
-    from understudy.training.devices import use_compilation_cache
+    from understudy.training.compilation import set_up_compilation
 
-    use_compilation_cache()
+    set_up_compilation()
     setup = recipe.setup
     seeds = EpisodeSeeds(
         setup.seed,

@@ -36,7 +36,7 @@ from understudy.distributed.worker_pool import (
 )
 from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import StateDict, add_prefix, select_prefix
-from understudy.training.devices import use_compilation_cache
+from understudy.training.compilation import set_up_compilation
 from understudy.training.gradient_sharding import Draws
 from understudy.training.replay_placement import init_program, room
 from understudy.training.seed_axis import over_seeds
@@ -80,7 +80,7 @@ class Shard:
         # Before the first array: that of a loss add-on may be among what is fetched.
         if not ray.get_gpu_ids():
             jax.config.update("jax_platforms", "cpu")
-        use_compilation_cache()
+        set_up_compilation()
         setup, cluster = ray.get(recipe[0])
         self._buffer, num_seeds = part_kept(setup, cluster, place), setup.num_seeds
         needed, has = num_seeds * self._buffer.nbytes, room("device")

@@ -1,14 +1,8 @@
-"""Which device computes, and the cache that spares it compiling twice.
+"""Which device computes, and settings of the process for it. An import changes no setting."""
 
-Settings of the process are made here, when an agent is made; never by an import.
-"""
-
-import os
 import re
 import socket
 import time
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -66,16 +60,6 @@ def _knock(coordinator: str) -> None:
                     f"nobody answers at {coordinator}: start host 0 there first ({error})"
                 ) from error
             time.sleep(0.2)
-
-
-@cache
-def use_compilation_cache() -> None:
-    """Programs compiled once are found again by the next process. A cache that the user has
-    chosen stays."""
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "understudy" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def suit(needs: Needs) -> None:

@@ -30,6 +30,8 @@ def over_seeds(function: Callable[..., Any], num_seeds: int, shared: tuple[int, 
         ]
         return jax.tree.map(lambda x: x[None], function(*single))
 
+    # The name of the program in messages and profiles; a `partial` has none of its own.
+    lifted.__name__ = getattr(getattr(function, "func", function), "__name__", "lifted")
     return lifted
 
 

@@ -1,0 +1,77 @@
+"""Compilation: a cache of compiled programs on disk, and a warning about repeated compilation.
+
+Both are set up when an agent is made, never by an import.
+"""
+
+import logging
+import os
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import final
+
+import jax
+
+from understudy.training.program_cache import likely_cause
+
+CACHE_VARIABLE = "UNDERSTUDY_COMPILATION_CACHE"  # a directory, or "off"
+MOST_COMPILATIONS = 10  # of one program; with more of them, and of the seconds below, it warns
+MOST_SECONDS = 10.0
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_OFF = ("", "0", "false", "no", "off")
+
+_log = logging.getLogger("understudy.compilation")
+
+
+@cache
+def set_up_compilation() -> None:
+    """Use a compilation cache in the user's cache directory, and warn of repeated compilation.
+
+    A cache directory that JAX has been given stays, and `UNDERSTUDY_COMPILATION_CACHE` names
+    another directory or turns the cache off. Only the first call of a process has an effect.
+    """
+    jax.monitoring.register_event_duration_secs_listener(CompilationCounter())
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if _cache_directory() is not None or (chosen is not None and chosen.lower() in _OFF):
+        return
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        directory = Path(chosen) if chosen else Path(base) / "understudy" / "jax"
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # read-only, or there is no home directory
+        _log.info("compiled programs are not cached: %s", error)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    _log.info("compiled programs are cached in %s (%s=off: no cache)", directory, CACHE_VARIABLE)
+
+
+def _cache_directory() -> str | None:
+    # JAX declares its settings at run time, where type checkers do not see them.
+    return getattr(jax.config, "jax_compilation_cache_dir", None)
+
+
+@final
+class CompilationCounter:
+    """Counts compilations by the name of the program. Warns once of a program that has been
+    compiled often and for a long time. A listener of `jax.monitoring`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+
+    def __call__(self, event: str, duration_secs: float, **about: str | int) -> None:
+        if event != _COMPILED:
+            return
+        name = str(about.get("fun_name")).removeprefix("jit(").removesuffix(")")
+        durations = self._seconds[name]
+        warned = _is_excessive(durations)
+        durations.append(duration_secs)
+        if _is_excessive(durations) and not warned:
+            _log.warning(
+                "the program '%s' has been compiled %d times in this process, in %.0f s: %s",
+                name, len(durations), sum(durations), likely_cause(len(durations)),
+            )  # fmt: skip
+
+
+def _is_excessive(durations: list[float]) -> bool:
+    return len(durations) >= MOST_COMPILATIONS and sum(durations) >= MOST_SECONDS
