@@ -20,11 +20,8 @@ src/understudy/agent/illumination.py _refuse_empty _take
 src/understudy/cli/__init__.py _run_exitfuncs
 src/understudy/cli/parsing.py _option_string_actions
 src/understudy/distributed/loop.py _start _wide_setup
-src/understudy/envs/brax.py _envs _install _nearest
+src/understudy/envs/brax.py _envs
 src/understudy/envs/make.py _max_episode_steps
-src/understudy/envs/serial.py _chosen
-src/understudy/envs/subprocesses.py _chosen
-src/understudy/export/describe.py _round_down _round_up
 src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
 tests/agent/test_evaluation.py _evaluating _runners
@@ -34,18 +31,12 @@ tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ra
 tests/distributed/test_loop.py _arrived _learn _policy _ray
 tests/distributed/test_nodes.py _private
 tests/distributed/test_replay_shards.py _workers
-tests/envs/test_atari.py _rows _settings
-tests/envs/test_brax.py _env _quietly
-tests/envs/test_mujoco_descriptors.py _tables
 tests/envs/test_native.py _elapsed_steps
-tests/envs/test_serial.py _rows
-tests/envs/test_subprocesses.py _group
 tests/faults/hostile_cases.py _digest
 tests/faults/test_best.py _evaluating _runners
 tests/faults/test_checkpoint_files.py _digest
 tests/faults/test_cluster.py _arrived _give_orders _pool _take_in _workers
 tests/faults/test_environment_contract.py _kept
-tests/faults/test_environment_workers.py _group _log
 tests/faults/test_hostile_files.py _Ids
 tests/faults/test_interruption.py _play
 tests/faults/test_plain_mistakes.py _live

@@ -17,7 +17,7 @@ import pytest
 
 import understudy as us
 from understudy.envs import Brax, brax, resolve
-from understudy.envs.brax import BraxState, _quietly
+from understudy.envs.brax import BraxState, quiet_brax
 
 pytest.importorskip("brax", reason="needs the extra brax")
 pytestmark = pytest.mark.mujoco
@@ -63,7 +63,7 @@ WILD = jax.random.uniform(KEYS[0], (2, LENGTH, 3), minval=-1.0, maxval=1.0)
 
 def hopper_of_brax(key: Any, actions: Any) -> Any:
     """All states of an episode stepped by Brax's own environment."""
-    with _quietly():
+    with quiet_brax():
         from brax.envs import get_environment
 
         env = get_environment("hopper", backend="spring")
@@ -121,10 +121,10 @@ def test_feet_are_where_brax_finds_them(name):
 def _contacts(env: Brax, key: Any) -> tuple[Any, Any]:
     """Contacts of the feet, [bodies, feet], of bodies thrown about near the floor: Brax's and
     ours."""
-    with _quietly():
+    with quiet_brax():
         from brax import contact, kinematics
 
-        system = env._env.sys
+        system = env.brax_env.sys
         ids = [system.mj_model.geom(name).id for name in _feet_geoms(env)]
 
         def one(key: Any) -> tuple[Any, Any]:
@@ -145,7 +145,7 @@ def _contacts(env: Brax, key: Any) -> tuple[Any, Any]:
 
 def _feet_geoms(env: Brax) -> list[str]:
     """Whatever of a foot may touch the floor."""
-    model = env._env.sys.mj_model
+    model = env.brax_env.sys.mj_model
     names = [model.geom(place).name for place in range(model.ngeom)]
     return [name for name in names if "foot" in name and model.geom(name).contype[0]]
 
@@ -183,7 +183,7 @@ def test_what_is_seen_and_done():
     observed = jax.eval_shape(env.reset, KEYS[0])[1]
     assert env.spec.observation.shape == observed.shape
     bounds = np.stack([env.spec.action.low, env.spec.action.high], axis=-1)
-    np.testing.assert_array_equal(bounds, env._env.sys.actuator.ctrl_range)
+    np.testing.assert_array_equal(bounds, env.brax_env.sys.actuator.ctrl_range)
 
 
 def test_positions_are_the_torso_s(hoppers):
@@ -202,7 +202,7 @@ def test_positions_are_the_torso_s(hoppers):
 def test_options_reach_brax():
     still = brax("hopper", options={"reset_noise_scale": 0.0})
     state = jax.jit(still.reset)(KEYS[0])[0]
-    np.testing.assert_allclose(state.physics.q, still._env.sys.init_q, atol=1e-6)
+    np.testing.assert_allclose(state.physics.q, still.brax_env.sys.init_q, atol=1e-6)
     with pytest.raises(us.UnderstudyError, match=r'"brax:hopper/spring" cannot be made.*nois'):
         brax("hopper", options={"noise": 0.0})
 
@@ -242,7 +242,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_brax_comes_late_and_quietly(tmp_path):
+def test_brax_comes_late_andquiet_brax(tmp_path):
     script = """
 import sys
 import understudy.envs.make

@@ -159,11 +159,11 @@ def test_geoms_are_looked_up_once_and_forgotten_with_the_environment():
     env, feet = make_quietly(gymnasium.spec("Hopper-v5")), descriptors_of("Hopper-v5")["feet"]
     env.reset(seed=0)
     feet.of(env, None)
-    table = mujoco_descriptors._tables[env.unwrapped][feet.of.feet]
+    table = mujoco_descriptors.contact_tables[env.unwrapped][feet.of.feet]
     feet.of(env, None)
-    assert mujoco_descriptors._tables[env.unwrapped][feet.of.feet] is table
-    known = len(mujoco_descriptors._tables)
+    assert mujoco_descriptors.contact_tables[env.unwrapped][feet.of.feet] is table
+    known = len(mujoco_descriptors.contact_tables)
     env.close()
     del env
     gc.collect()
-    assert len(mujoco_descriptors._tables) < known
+    assert len(mujoco_descriptors.contact_tables) < known

@@ -1,4 +1,6 @@
-"""Atari games, shown and paid as in the papers. Free of JAX: environment workers import it.
+"""Atari games with the observations and rewards of the papers.
+
+Free of JAX: environment workers import it.
 
 The game runs at its own 60 frames a second; the agent acts every fourth of them. Sprites flicker
 (a console could not draw them all in one frame), so what it sees is the maximum over the last two,
@@ -16,7 +18,8 @@ from typing import Any, NamedTuple, final
 import gymnasium
 import numpy as np
 
-from understudy.errors import ConfigError, EnvironmentError
+from understudy.envs.names import missing_package
+from understudy.errors import ConfigError
 
 SIDE = 84  # pixels, of the square that the agent sees
 _NOOP = 0
@@ -24,8 +27,8 @@ _RAW_ID = re.compile(r"(?:ALE/(\w+)|(\w+)(?:NoFrameskip|Deterministic))-v\d+")
 
 
 def hint_at_adapter(name: str) -> str:
-    """What to add to a line about an id under which Gymnasium shows raw frames of a game, such as
-    "ALE/Pong-v5" or "PongNoFrameskip-v4"; nothing for other names and for unknown games."""
+    """Return the end of a message about an id under which Gymnasium shows raw frames of a game, as
+    "ALE/Pong-v5" or "PongNoFrameskip-v4"; "" for other names and for unknown games."""
     found = _RAW_ID.fullmatch(name)
     game = (found[1] or found[2]) if found else ""
     games_are_known = any(known in gymnasium.registry for known in (name, "ALE/Pong-v5"))
@@ -40,7 +43,7 @@ def hint_at_adapter(name: str) -> str:
 @final
 @dataclass(frozen=True)
 class AtariSettings:
-    """How a game is played. Called, it makes the environment: observations are uint8 [84, 84]."""
+    """How a game is played. Calling it makes the environment: observations are uint8 [84, 84]."""
 
     game: str
     """As in "ALE/Pong-v5": "Pong", "SpaceInvaders" …"""
@@ -57,7 +60,7 @@ class AtariSettings:
     fire_at_reset: bool = False
     """Press FIRE at an episode's start, in games that have the button: some wait for it."""
     repeat_action_probability: float = 0.0
-    """That a frame repeats the action before instead: 0.25 in Machado et al. (2018)."""
+    """Probability that a frame repeats the previous action: 0.25 in Machado et al. (2018)."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -77,10 +80,7 @@ class AtariSettings:
         try:
             ale = importlib.import_module("ale_py")  # importing it registers the games
         except ImportError as error:
-            raise EnvironmentError(
-                f'"atari:{self.game}" needs a package that is missing: '
-                'pip install "understudy[atari]"'
-            ) from error
+            raise missing_package(f"atari:{self.game}", "understudy[atari]") from error
         ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no greeting from each worker
         game = gymnasium.make(
             f"ALE/{self.game}-v5",
@@ -105,27 +105,31 @@ atari = AtariSettings
 
 
 class _Played(NamedTuple):
-    """What an action led to."""
+    """The result of an action, or the beginning of a game."""
 
     screen: np.ndarray
-    points: float
-    terminated: bool
-    truncated: bool
-    life_lost: bool
     info: dict[str, Any]
+    points: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    life_lost: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
 
 
 @final
 class Atari(gymnasium.Wrapper):
     """A game of the Arcade Learning Environment (gray, frame by frame), played by `settings`.
 
-    With `life_loss`, a reset after a lost life takes one step of doing nothing and leaves its
-    seed unused: the game goes on.
+    With `life_loss`, a reset after a lost life takes one step of doing nothing and does not use
+    its seed: the game goes on.
     """
 
     def __init__(self, env: gymnasium.Env, settings: AtariSettings):
         super().__init__(env)
-        self._settings = settings
+        self.settings = settings
         height, width = env.observation_space.low.shape  # type: ignore[attr-defined]
         self._down, self._across = _shares(height, SIDE), _shares(width, SIDE)
         # Of a pixel, in the unit of the shares.
@@ -140,55 +144,52 @@ class Atari(gymnasium.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        screen, info, over = np.empty(0), {}, True
-        if self._between_lives:
-            screen, _, terminated, truncated, _, info = self._play(_NOOP)
-            over = terminated or truncated
-        if over:
-            screen, info = self._new_game(seed, options)
+        played = self._play(_NOOP) if self._between_lives else None
+        if played is None or played.over:
+            played = self._new_game(seed, options)
         if self._fire is not None:
-            screen, _, terminated, truncated, _, info = self._play(self._fire)
-            if terminated or truncated:
-                screen, info = self._new_game()
+            played = self._play(self._fire)
+            if played.over:
+                played = self._new_game()
         self._between_lives = False
-        return self._shrink(screen), info
+        return self._shrink(played.screen), played.info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        screen, points, terminated, truncated, life_lost, info = self._play(action)
-        self._between_lives = life_lost and not (terminated or truncated)
-        reward = float(np.sign(points)) if self._settings.clip_rewards else points
-        return self._shrink(screen), reward, terminated or life_lost, truncated, info
+        played = self._play(action)
+        self._between_lives = played.life_lost and not played.over
+        clips = self.settings.clip_rewards
+        reward = float(np.sign(played.points)) if clips else played.points
+        terminated = played.terminated or played.life_lost
+        return self._shrink(played.screen), reward, terminated, played.truncated, played.info
 
-    def _new_game(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def _new_game(self, seed: int | None = None, options: dict[str, Any] | None = None) -> _Played:
         screen, info = self.env.reset(seed=seed, options=options)
-        most = self._settings.noops
+        most = self.settings.noops
         for _ in range(self.np_random.integers(1, most + 1) if most else 0):
             screen, _, terminated, truncated, info = self.env.step(_NOOP)
             if terminated or truncated:
                 screen, info = self.env.reset()
         self._lives = info["lives"]
-        return screen, info
+        return _Played(screen, info)
 
     def _play(self, action: Any) -> _Played:
-        """One action for `frame_skip` frames, or until the episode's end."""
+        """Take one action for `frame_skip` frames, or until the episode's end."""
         screens: deque[np.ndarray] = deque(maxlen=2)
         points, terminated, truncated, life_lost, info = 0.0, False, False, False, {}
-        for _ in range(self._settings.frame_skip):
+        for _ in range(self.settings.frame_skip):
             screen, reward, terminated, truncated, info = self.env.step(action)
             screens.append(screen)
             points += float(reward)
             # Not at 0: some games show it for a while before they are over.
-            life_lost = self._settings.life_loss and 0 < info["lives"] < self._lives
+            life_lost = self.settings.life_loss and 0 < info["lives"] < self._lives
             self._lives = info["lives"]
             if terminated or truncated or life_lost:
                 break
         screen = np.maximum(screens[0], screens[-1])
-        return _Played(screen, points, terminated, truncated, life_lost, info)
+        return _Played(screen, info, points, terminated, truncated, life_lost)
 
     def _shrink(self, screen: np.ndarray) -> np.ndarray:
-        """The mean over the area that each of the 84 × 84 pixels covers."""
+        """Average the area that each of the 84 × 84 pixels covers."""
         total = _sum(_sum(screen, self._down).T, self._across).T
         return np.rint(total / self._area).astype(np.uint8)
 
@@ -197,9 +198,9 @@ Shares = list[tuple[np.ndarray, np.ndarray]]
 
 
 def _shares(pixels: int, cells: int) -> Shares:
-    """Which pixels each cell is the sum of, when both divide the same length evenly: pixel j
-    covers [j, j + 1) / pixels of it, cell i covers [i, i + 1) / cells, and the weight is what they
-    have in common. The n-th item is each cell's n-th pixel [cells] with its weight [cells, 1].
+    """Return which pixels each cell sums, when both divide the same length evenly: pixel j covers
+    [j, j + 1) / pixels of it, cell i covers [i, i + 1) / cells, and the weight is their overlap.
+    The n-th item is each cell's n-th pixel [cells] with its weight [cells, 1].
 
     Weights are in the smallest unit in which all are whole numbers. Sums of them times bytes stay
     below 2²⁴, where float32 is exact: no order of addition changes a bit of what the agent sees.

@@ -62,22 +62,22 @@ class HostEnvs(abc.ABC):
                     f"environment {row} differs from environment 0: expected {specs[0]}, got {spec}"
                 )
         self.spec, self.num_envs = specs[0], len(specs)
-        self._packer = Packer.of(self.spec.observation)
-        self._action_map = ActionMap(self.spec.action)
-        self._episodes = np.full(self.num_envs, -1, np.int64)
-        self._counter = FaultCounter(guard)
-        self.faults = self._counter.counts  # how often each kind was survived, so far
-        self._all_rows = slice(0, self.num_envs)
+        self.packer = Packer.of(self.spec.observation)
+        self.action_map = ActionMap(self.spec.action)
+        self.row_episodes = np.full(self.num_envs, -1, np.int64)
+        self.fault_counter = FaultCounter(guard)
+        self.faults = self.fault_counter.counts  # how often each kind was survived, so far
+        self.all_rows = slice(0, self.num_envs)
         self._all_valid = np.ones(self.num_envs, np.bool_)
         self._all_valid.flags.writeable = False
         # What was acted on.
-        self._acted_on = np.zeros((self.num_envs, *self._packer.shape), self._packer.dtype)
-        self._layout = self._step_layout(descriptor)
+        self._acted_on = np.zeros((self.num_envs, *self.packer.shape), self.packer.dtype)
+        self.step_layout = self._make_layout(descriptor)
 
     @property
     def episodes(self) -> np.ndarray:
         """[M] the number of each environment's open episode; -1 before the first reset."""
-        return self._episodes.copy()
+        return self.row_episodes.copy()
 
     def set_action_space(self, action: Action) -> None:
         """Take actions in this form from now on: the environments' own, or a `Joint` of it."""
@@ -86,15 +86,15 @@ class HostEnvs(abc.ABC):
         )
         if own != wanted:
             raise EnvironmentError(f"the environments take {own} as actions, not {action}")
-        self.spec, self._action_map = Spec(self.spec.observation, action), ActionMap(action)
+        self.spec, self.action_map = Spec(self.spec.observation, action), ActionMap(action)
 
     def reset(self) -> np.ndarray:
         """Start the next episode everywhere; returns observations [M, ...]."""
-        return self._begin_episodes(self._episodes + 1, [()] * self.num_envs)
+        return self.begin_episodes(self.row_episodes + 1, [()] * self.num_envs)
 
     def restart(self, episode: int = 0) -> np.ndarray:
         """Start the episode of that number everywhere; returns observations [M, ...]."""
-        return self._begin_episodes(np.full(self.num_envs, episode), [()] * self.num_envs)
+        return self.begin_episodes(np.full(self.num_envs, episode), [()] * self.num_envs)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
         """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
@@ -104,8 +104,8 @@ class HostEnvs(abc.ABC):
                 "the episodes of a vector environment cannot be brought back: give a callable that "
                 "makes one environment"
             )
-        real = [self._action_map.to_real(np.asarray(past)) for past in actions]
-        return self._begin_episodes(np.asarray(episodes), real)
+        real = [self.action_map.to_real(np.asarray(past)) for past in actions]
+        return self.begin_episodes(np.asarray(episodes), real)
 
     @abc.abstractmethod
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
@@ -119,7 +119,7 @@ class HostEnvs(abc.ABC):
     def divide(self, multiple: int) -> list[slice]:
         """Return the rows of the parts that `send` and `receive` step concurrently, each with a
         multiple of that many rows. One part, where nothing would be gained."""
-        return [self._all_rows]
+        return [self.all_rows]
 
     def send(self, action: np.ndarray, part: int = 0) -> None:
         """Begin a step of one part; `action` holds its rows."""
@@ -134,14 +134,14 @@ class HostEnvs(abc.ABC):
         """Release environments and processes. Safe to call twice."""
 
     @abc.abstractmethod
-    def _begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         """Reset all environments to these episodes, then take real actions, if any. Returns fresh
         observations."""
 
-    def _step_layout(self, descriptor: Descriptor | None) -> np.dtype:
+    def _make_layout(self, descriptor: Descriptor | None) -> np.dtype:
         """The layout of `StepArrays` for these environments."""
         action = self.spec.action
-        observation = (self._packer.dtype, (self.num_envs, *self._packer.shape))
+        observation = (self.packer.dtype, (self.num_envs, *self.packer.shape))
         flag = (np.bool_, (self.num_envs,))
         fields = {
             "action": (
@@ -159,7 +159,7 @@ class HostEnvs(abc.ABC):
             fields["descriptor"] = (np.float32, (self.num_envs, descriptor.size))
         return np.dtype([(name, *field) for name, field in fields.items()], align=True)
 
-    def _mask_actions(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
+    def mask_actions(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
         """Check `only`; returns the actions with zeros in the rows that are left out."""
         if only.shape != (self.num_envs,) or only.dtype != np.bool_:
             raise EnvironmentError(
@@ -170,14 +170,14 @@ class HostEnvs(abc.ABC):
         action[~only] = 0
         return action
 
-    def _read_first(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
+    def read_first_observations(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
         """Return the observations with which these episodes have begun."""
-        self._episodes[:] = episodes
-        self._counter.episodes += self.num_envs
+        self.row_episodes[:] = episodes
+        self.fault_counter.episodes += self.num_envs
         self._acted_on[...] = arrays.observation
         return self._acted_on.copy()
 
-    def _read_step(
+    def read_step(
         self, arrays: StepArrays, rows: slice, cut: list[int], only: np.ndarray | None = None
     ) -> HostStep:
         """Return what was written into `arrays`, which are those of `rows`; the episodes of the
@@ -189,8 +189,8 @@ class HostEnvs(abc.ABC):
             following[~only] = self._acted_on[~only]
         observation = following
         if True in last.tolist():  # several times faster than `.any()` on a few flags
-            self._episodes[rows] += last
-            self._counter.episodes += int(last.sum())
+            self.row_episodes[rows] += last
+            self.fault_counter.episodes += int(last.sum())
             observation = following.copy()
             observation[last] = arrays.observation[last]
         if cut:  # the next observation becomes the last good one, which was acted on

@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import jax
@@ -14,23 +15,18 @@ import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.descriptors import Descriptor
-from understudy.envs.make import did_you_mean, missing_package
+from understudy.envs.descriptors import Descriptor, walker_descriptors
+from understudy.envs.mujoco_descriptors import FEET
+from understudy.envs.names import did_you_mean, missing_package
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Key, Spec
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 
-# The geoms with which the walkers touch the floor, and what their feet are called.
+# The geoms with which the walkers touch the floor, and names of their feet. Brax calls the ant's
+# after feet, MuJoCo's model after ankles.
 _FEET = {
-    "halfcheetah": {"bfoot": "back foot", "ffoot": "front foot"},
-    "walker2d": {"foot_geom": "right foot", "foot_left_geom": "left foot"},
-    "hopper": {"foot_geom": "foot"},
-    "ant": {
-        "left_foot_geom": "front left foot",
-        "right_foot_geom": "front right foot",
-        "third_foot_geom": "back left foot",
-        "fourth_foot_geom": "back right foot",
-    },
+    kind.lower(): {geom.replace("ankle", "foot"): foot for geom, foot in feet.items()}
+    for kind, feet in FEET.items()
 }
 
 # About the fastest that a good walker goes, in metres a step. The Ant's is what others chose:
@@ -39,7 +35,7 @@ _REACH = {"halfcheetah": 0.4, "walker2d": 0.04, "hopper": 0.024, "ant": 0.12}
 
 
 class BraxState(NamedTuple):
-    """What of Brax's state the next step depends on: its metrics, for one, are left out."""
+    """The part of Brax's state that the next step depends on; metrics are left out."""
 
     physics: Any
     info: dict[str, Any]
@@ -49,8 +45,8 @@ class BraxState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Brax(NativeEnv):
-    """An environment of Brax, without Brax's own wrappers: what Brax calls done is termination,
-    and the time limit is kept here."""
+    """An environment of Brax, without Brax's own wrappers: Brax's "done" means termination, and the
+    time limit is applied here."""
 
     name: str
     """As Brax knows it: "halfcheetah", "ant" …"""
@@ -62,28 +58,35 @@ class Brax(NativeEnv):
     contact_distance: float = 0.001
     """How near the floor, in metres, a foot touches it. At 0, one at rest does so most of the time
     only: the physics lets it tremble by fractions of a millimetre."""
-    _env: Any = field(init=False, repr=False, compare=False)
-    _spec: Spec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise ConfigError(f"max_steps must be at least 1, got {self.max_steps}")
-        object.__setattr__(self, "_env", self._make())
-        object.__setattr__(self, "_spec", self._look())
+        _ = self.spec  # makes the environment: mistakes are reported here
 
     @classmethod
     def from_string(cls, text: str) -> "Brax":
-        """Of "NAME" or "NAME/BACKEND"."""
+        """Make "NAME" or "NAME/BACKEND"."""
         name, slash, backend = text.partition("/")
         return cls(name, backend) if slash else cls(name)
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
-        return self._spec
+        env = self.brax_env
+        with quiet_brax():
+            seen = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
+        if not hasattr(seen, "shape"):
+            raise EnvironmentError(
+                f'"brax:{self.name}" shows {", ".join(seen)}: only one array can be observed'
+            )
+        size = env.action_size
+        # Brax maps them to the range of its actuators.
+        action = Continuous((-1.0,) * size, (1.0,) * size, shape=(size,))
+        return Spec(ArraySpec(seen.shape, str(seen.dtype)), action)
 
     def reset(self, key: Key) -> tuple[BraxState, Float[Array, "observation"]]:
-        with _quietly():
-            begun = self._env.reset(key)
+        with quiet_brax():
+            begun = self.brax_env.reset(key)
         state = BraxState(begun.pipeline_state, begun.info, jnp.zeros((), jnp.int32))
         return _strongly_typed((state, begun.obs))
 
@@ -97,8 +100,8 @@ class Brax(NativeEnv):
             metrics={},  # written to, never read: the compiler drops what is written
             info=dict(state.info),
         )
-        with _quietly():
-            after = self._env.step(before, action)
+        with quiet_brax():
+            after = self.brax_env.step(before, action)
         steps = state.steps + 1
         return _strongly_typed(
             NativeStep(
@@ -115,20 +118,16 @@ class Brax(NativeEnv):
         """Which feet touch the floor, and where the torso ends up."""
         if self.name not in _FEET:
             return {}
-        feet = tuple(_FEET[self.name].values())
-        geoms = tuple(_FEET[self.name])
-        touching = _touching(self._env.sys.mj_model, geoms, self.contact_distance)
-        axes = ("x", "y") if self.name == "ant" else ("x",)
-        far = (_REACH[self.name] * self.max_steps,) * len(axes)
-        near = tuple(-bound for bound in far)
-        return {
-            "feet": Descriptor(touching, (0.0,) * len(feet), (1.0,) * len(feet), names=feet),
-            "position": Descriptor(_torso(len(axes)), near, far, over="last", names=axes),
-        }
+        feet, axes = _FEET[self.name], ("x", "y") if self.name == "ant" else ("x",)
+        touching = _touching(self.brax_env.sys.mj_model, tuple(feet), self.contact_distance)
+        reach = _REACH[self.name] * self.max_steps
+        return walker_descriptors(tuple(feet.values()), touching, axes, _torso(len(axes)), reach)
 
-    def _make(self) -> Any:
+    @cached_property
+    def brax_env(self) -> Any:
+        """Brax's own object, without its wrappers."""
         try:
-            with _quietly():
+            with quiet_brax():
                 brax = importlib.import_module("brax.envs")
         except ImportError as error:
             raise missing_package(f"brax:{self.name}", "understudy[brax]") from error
@@ -144,34 +143,22 @@ class Brax(NativeEnv):
                 f'Brax has no backend "{self.backend}"{near}; there are: {", ".join(BACKENDS)}'
             )
         try:
-            with _quietly():
+            with quiet_brax():
                 return brax.get_environment(self.name, backend=self.backend, **self.options)
         except Exception as error:
             raise EnvironmentError(
                 f'"brax:{self.name}/{self.backend}" cannot be made: {type(error).__name__}: {error}'
             ) from error
 
-    def _look(self) -> Spec:
-        with _quietly():
-            seen = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
-        if not hasattr(seen, "shape"):
-            raise EnvironmentError(
-                f'"brax:{self.name}" shows {", ".join(seen)}: only one array can be observed'
-            )
-        size = self._env.action_size
-        # Brax maps them to the range of its actuators.
-        action = Continuous((-1.0,) * size, (1.0,) * size, shape=(size,))
-        return Spec(ArraySpec(seen.shape, str(seen.dtype)), action)
-
 
 brax = Brax
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what Brax brings about, imported, made or traced: that it and what it calls are no
-    longer maintained, that a package is missing (printed), that a model is written in an old way
-    (by MuJoCo, which would also leave a file in the working directory)."""
+def quiet_brax() -> Iterator[None]:
+    """Suppress the messages of Brax while it is imported, made or traced: that it and packages it
+    calls are no longer maintained, that a package is missing (printed), that a model is written in
+    an old way (by MuJoCo, which would also leave a file in the working directory)."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mujoco = importlib.import_module("mujoco")
@@ -184,16 +171,16 @@ def _quietly() -> Iterator[None]:
 
 
 def _strongly_typed(tree: Any) -> Any:
-    """A loop's carry must not change its type from one step to the next, and a Python number
-    somewhere in Brax would make it one of weak type."""
+    """Give all leaves strong types. The carry of a loop must not change its type from one step to
+    the next, and a Python number somewhere in Brax would make a leaf weakly typed."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
 
 
 def _touching(model: Any, geoms: tuple[str, ...], within: float) -> Callable[[Any, Any], Array]:
-    """Whether each of the geoms touches the floor, which is at height 0 in all of the models.
+    """Return a function that tells which geoms touch the floor, at height 0 in all of the models.
 
-    Brax can keep its contacts in the state, and then looks for all of them a second time in every
-    frame. A foot is a capsule or a sphere: one of its ends is what is lowest."""
+    Brax can keep its contacts in the state, but then computes all of them a second time in every
+    frame. A foot is a capsule or a sphere: one of its ends is its lowest point."""
     rotate = importlib.import_module("brax.math").rotate
     ids = np.array([model.geom(name).id for name in geoms])
     links = model.geom_bodyid[ids] - 1  # Brax does not count the world

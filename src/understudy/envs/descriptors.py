@@ -1,5 +1,5 @@
-"""What a behavior looks like to quality-diversity: some numbers of every state, put together over
-an episode. Free of JAX: environment workers import it."""
+"""Descriptors of behavior for quality-diversity: some numbers of every state, combined over an
+episode. Free of JAX: environment workers import it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ _ALSO_KNOWN_AS = {"feet": "uni", "position": "omni"}  # in the literature
 @final
 @dataclass(frozen=True)
 class Descriptor:
-    """Behaviors are told apart by these numbers, each between its `low` and its `high`."""
+    """Numbers that distinguish behaviors, each between its `low` and its `high`."""
 
     of: Callable[[Any, Any], Any]
-    """Gives the numbers after each step: of (environment, observation), for a native environment
-    of (state, observation)."""
+    """Returns the numbers after each step: of(environment, observation), for a native environment
+    of(state, observation)."""
     low: tuple[float, ...]
     high: tuple[float, ...]
     over: str = "mean"
-    """What an episode's descriptor is: the mean of its steps', or the last one's."""
+    """How an episode's descriptor is formed: "mean" of its steps, or of its "last" step."""
     names: tuple[str, ...] = ()
-    """What the numbers are called in pictures."""
+    """Names of the numbers in plots."""
 
     def __post_init__(self) -> None:
         if not self.low or len(self.low) != len(self.high):
@@ -56,8 +56,8 @@ class Descriptor:
 def find_descriptor(
     available: Mapping[str, Descriptor], wanted: str | Descriptor | None, env_name: str | None
 ) -> Descriptor:
-    """The `wanted` one of an environment's own, by name; its usual one for None. A `Descriptor`
-    is taken as it is."""
+    """Return the environment's own descriptor of that name, its default for None. A `Descriptor`
+    is returned as it is."""
     if isinstance(wanted, Descriptor):
         return wanted
     where = f'"{env_name}"' if env_name else "this environment"
@@ -76,3 +76,20 @@ def find_descriptor(
         f"{name} ({also})" if (also := _ALSO_KNOWN_AS.get(name)) else name for name in available
     )
     raise ConfigError(f'{where} has no descriptor "{wanted}"; there are: {", ".join(known)}')
+
+
+def walker_descriptors(
+    feet: tuple[str, ...],
+    touching: Callable[[Any, Any], Any],
+    axes: tuple[str, ...],
+    position: Callable[[Any, Any], Any],
+    reach: float,
+) -> dict[str, Descriptor]:
+    """Return the descriptors of a walking robot: how much of the time each foot touches the floor,
+    and where its torso ends up, within ±`reach` metres along each axis."""
+    floor, ceiling = (0.0,) * len(feet), (1.0,) * len(feet)
+    near, far = (-reach,) * len(axes), (reach,) * len(axes)
+    return {
+        "feet": Descriptor(touching, floor, ceiling, "mean", feet),
+        "position": Descriptor(position, near, far, "last", axes),
+    }

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from understudy.envs.base import NativeEnv
 from understudy.envs.make import EnvSource
-from understudy.envs.native.frame_stack import StackedNative
+from understudy.envs.native.wrappers import StackedNative
 from understudy.types import ArraySpec, ConfigError, EnvironmentError
 
 

@@ -1,7 +1,6 @@
 """Turn the public `env` argument into environments that can be stepped."""
 
 import copy
-import difflib
 import importlib
 import importlib.util
 import logging
@@ -19,7 +18,7 @@ from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.frame_stack_wrapper import make_stacked
 from understudy.envs.mujoco_descriptors import descriptors_of
-from understudy.envs.names import ADAPTERS
+from understudy.envs.names import ADAPTERS, did_you_mean, missing_package
 from understudy.envs.registry import make_minatar, make_quietly
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
@@ -156,7 +155,7 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
 
 
 def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
-    """Makes the registered environment `name`, in this process or in a worker."""
+    """Return a callable that makes the environment `name`, in this process or in a worker."""
     if name.startswith("atari:"):
         return _atari(name)
     own = _class_in_module(name)
@@ -167,8 +166,8 @@ def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
 
 
 def _class_in_module(name: str) -> Callable[[], gymnasium.Env] | None:
-    """What "module:Class" names, if it is no registered id. Classes of environments only: other
-    things of a module are not to be called because a name says so."""
+    """Return the class that "module:Class" names, if it is no registered id. Only classes of
+    environments qualify: a name must not cause other things of a module to be called."""
     module, _, plain = name.rpartition(":")
     if not module or plain in gymnasium.registry:
         return None
@@ -195,7 +194,7 @@ def _atari(name: str) -> AtariSettings:
 
 
 def _register(name: str, group: str) -> None:
-    """Make the environments of a group known to Gymnasium."""
+    """Register the environments of a group with Gymnasium."""
     package, extra = _ON_DEMAND[group]
     if importlib.util.find_spec(package) is None:
         raise missing_package(name, extra, hint_at_adapter(name))
@@ -224,8 +223,8 @@ def _one_native(make: Callable[[], NativeEnv]) -> NativeEnv:
 
 
 def _gymnasium_spec(name: str) -> Any:
-    """The registered description. It, not the id, travels to workers: an id registered by the
-    user's own script would be unknown there."""
+    """Return the registered spec. It, not the id, is sent to workers: they would not know an id
+    that the user's own script has registered."""
     module, _, plain = name.rpartition(":")
     group = name.rpartition("/")[0]
     if plain not in gymnasium.registry and hint_at_adapter(plain):
@@ -245,22 +244,8 @@ def _gymnasium_spec(name: str) -> Any:
     return spec
 
 
-def did_you_mean(name: str, names: Any, prefix: str = "") -> str:
-    """Compared without regard to case, because that is how names are misspelt."""
-    spelling = {known.lower(): known for known in names}
-    found = difflib.get_close_matches(name.lower(), spelling, n=3, cutoff=0.6)
-    if not found:
-        return ""
-    return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
-
-
-def missing_package(name: str | None, extra: str, hint: str = "") -> EnvironmentError:
-    what = f'"{name}"' if name else "this environment"
-    return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"{hint}')
-
-
 def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
-    """One environment, or one line that says why not."""
+    """Make one environment; an error says in one line why it cannot be made."""
     try:
         env = factory()
     except EnvironmentError:

@@ -1,4 +1,4 @@
-"""What tells behaviors of Gymnasium's MuJoCo walkers apart.
+"""Descriptors of behavior for Gymnasium's MuJoCo walkers.
 
 Free of JAX: environment workers import it.
 """
@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from understudy.envs.descriptors import Descriptor
+from understudy.envs.descriptors import Descriptor, walker_descriptors
 
 _FLOOR = "floor"
-# Kind of environment → the geoms of its feet, and what they are called in pictures.
-_FEET = {
+# Kind of environment → the geoms of its feet, and their names in plots.
+FEET = {
     "HalfCheetah": {"bfoot": "back foot", "ffoot": "front foot"},
     "Walker2d": {"foot_geom": "right foot", "foot_left_geom": "left foot"},
     "Hopper": {"foot_geom": "foot"},
@@ -27,38 +27,32 @@ _FEET = {
 _VERSIONS = ("v4", "v5")
 _REACH = 30.0  # metres: published for the ant, with Brax and episodes of 250 steps (12.5 s)
 
-# Environment → the geoms of its feet → the table of `_FeetOnFloor`. Outside of that class, which
-# travels to worker processes.
-_tables: WeakKeyDictionary[Any, dict[tuple[str, ...], np.ndarray]] = WeakKeyDictionary()
+# Environment → the geoms of its feet → the table of `_FeetOnFloor`. Not stored in that class, which
+# is sent to worker processes.
+contact_tables: WeakKeyDictionary[Any, dict[tuple[str, ...], np.ndarray]] = WeakKeyDictionary()
 
 
 def descriptors_of(name: str | None) -> dict[str, Descriptor]:
-    """Those that a Gymnasium id has, the usual one first; none for what is not known here."""
+    """Return the descriptors of a Gymnasium id, the default first; none for other environments."""
     kind, _, version = (name or "").partition("-")
-    if kind not in _FEET or version not in _VERSIONS:
+    if kind not in FEET or version not in _VERSIONS:
         return {}
-    feet, axes = _FEET[kind], ("x", "y") if kind == "Ant" else ("x",)
-    floor, ceiling = (0.0,) * len(feet), (1.0,) * len(feet)
-    reach = (_REACH,) * len(axes)
-    return {
-        "feet": Descriptor(_FeetOnFloor(tuple(feet)), floor, ceiling, "mean", tuple(feet.values())),
-        "position": Descriptor(
-            _TorsoPosition(len(axes)), tuple(-far for far in reach), reach, "last", axes
-        ),
-    }
+    feet, axes = FEET[kind], ("x", "y") if kind == "Ant" else ("x",)
+    touching, position = _FeetOnFloor(tuple(feet)), _TorsoPosition(len(axes))
+    return walker_descriptors(tuple(feet.values()), touching, axes, position, _REACH)
 
 
 @final
 @dataclass(frozen=True)
 class _FeetOnFloor:
-    """1 for each foot that touches the floor, otherwise 0. Only MuJoCo's list of contacts is
-    read: a geom within its margin is in it, and that is where such a geom comes to rest."""
+    """1 for each foot that touches the floor, otherwise 0. This reads only MuJoCo's list of
+    contacts: a geom within its margin is in it, and that is where such a geom comes to rest."""
 
     feet: tuple[str, ...]
 
     def __call__(self, env: Any, observation: Any) -> np.ndarray:
         env = env.unwrapped
-        tables = _tables.setdefault(env, {})
+        tables = contact_tables.setdefault(env, {})
         if self.feet not in tables:
             tables[self.feet] = self._table(env.model)
         pairs = env.data.contact.geom  # [contacts, 2]
@@ -77,7 +71,7 @@ class _FeetOnFloor:
 @final
 @dataclass(frozen=True)
 class _TorsoPosition:
-    """In metres, from where the environment begins."""
+    """The position of the torso in metres, from where the environment begins."""
 
     axes: int
 

@@ -1,16 +1,18 @@
-"""What environments are called: by files, and by people."""
+"""Names of environments, in files and in messages. Free of JAX: environment workers import it."""
 
+import difflib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from understudy.errors import CheckpointError
+from understudy.errors import CheckpointError, EnvironmentError
 
-ADAPTERS = ("playground", "gymnax", "envpool")  # that are still to come
+ADAPTERS = ("playground", "gymnax", "envpool")  # not implemented yet
 FIXED = ("jax", "brax", "atari", *ADAPTERS)  # before a colon these are no modules
 
 
 def name_of_class(env: Any) -> str:
-    """What an environment of the user's own is called where people read it."""
+    """Return the name that messages use for an environment of the user's own."""
     if not isinstance(env, type):
         env = getattr(env, "unwrapped", env)
     name = getattr(env, "__name__", type(env).__name__)
@@ -18,8 +20,8 @@ def name_of_class(env: Any) -> str:
 
 
 def refuse_foreign_module(name: str) -> None:
-    """For a name that a file gives: importing a module runs its code, and a file may name any. One
-    that is imported already is the user's own choice."""
+    """Refuse an environment's name, read from a file, that would import a module: that runs the
+    module's code, and a file may name any. A module that the user has imported is allowed."""
     module = name.rpartition(":")[0]
     if not module or name.partition(":")[0] in FIXED or module in sys.modules:
         return
@@ -28,3 +30,19 @@ def refuse_foreign_module(name: str) -> None:
         "decide: import it first, give env=… (--env), or allow it with trust_environment=True "
         "(--trust-environment)"
     )
+
+
+def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return the end of a message that suggests similar names; "" if there is none. Upper and
+    lower case count as equal, because many misspellings differ only in case."""
+    spelling = {known.lower(): known for known in names}
+    found = difflib.get_close_matches(name.lower(), spelling, n=3, cutoff=0.6)
+    if not found:
+        return ""
+    return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
+
+
+def missing_package(name: str | None, extra: str, hint: str = "") -> EnvironmentError:
+    """Make the error for an environment whose package is not installed."""
+    what = f'"{name}"' if name else "this environment"
+    return EnvironmentError(f'{what} needs a package that is missing: pip install "{extra}"{hint}')

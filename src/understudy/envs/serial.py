@@ -30,8 +30,8 @@ class SerialEnvs(HostEnvs):
         """`owned=False` leaves the environments open at `close`: they are the user's."""
         self._rows = EnvRows(factories, seeds, 0, guard, owned, descriptor)
         super().__init__([spec_of(*spaces) for spaces in self._rows.spaces], guard, descriptor)
-        self._rows.set_packer(self._packer)
-        self._arrays = StepArrays.over(bytearray(self._layout.itemsize), self._layout)
+        self._rows.set_packer(self.packer)
+        self._arrays = StepArrays.over(bytearray(self.step_layout.itemsize), self.step_layout)
         self._closed = False
 
     @property
@@ -40,19 +40,19 @@ class SerialEnvs(HostEnvs):
 
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         if only is not None:
-            action = self._mask_actions(action, only)
+            action = self.mask_actions(action, only)
         arrays, cut = self._arrays, []
-        self._rows.step(arrays, self._action_map.to_real(action), only)
+        self._rows.step(arrays, self.action_map.to_real(action), only)
         if self._rows.faults:
-            cut = self._counter.record(self._rows.take_faults())
-        return self._read_step(arrays, self._all_rows, cut, only)
+            cut = self.fault_counter.record(self._rows.take_faults())
+        return self.read_step(arrays, self.all_rows, cut, only)
 
     def close(self) -> None:
         if not self._closed:
             self._rows.close()
         self._closed = True
 
-    def _begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         self._rows.replay(episodes, actions, self._arrays.observation)
-        self._counter.record(self._rows.take_faults())
-        return self._read_first(self._arrays, episodes)
+        self.fault_counter.record(self._rows.take_faults())
+        return self.read_first_observations(self._arrays, episodes)

@@ -51,12 +51,12 @@ class ProcessEnvs(HostEnvs):
         try:
             spaces = self.pool.start(factories, seeds, guard, descriptor)
             super().__init__([spec_of(*pair) for pair in spaces], guard, descriptor)
-            self._open_arrays = self.pool.share(self._packer, self._layout)
+            self._open_arrays = self.pool.share(self.packer, self.step_layout)
         except BaseException:
             self.close()
             raise
         self._clock, self._begun = 0, np.zeros(rows, np.int64)
-        self._whole = (self._all_rows, range(workers))  # rows, and their workers
+        self._whole = (self.all_rows, range(workers))  # rows, and their workers
         self._parts = [self._whole]
         self._waiting: dict[int, Waiting] = {}  # of each part, within a step
 
@@ -68,12 +68,12 @@ class ProcessEnvs(HostEnvs):
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         command = worker.STEP
         if only is not None:
-            action, command = self._mask_actions(action, only), worker.STEP_CHOSEN
+            action, command = self.mask_actions(action, only), worker.STEP_CHOSEN
             self._arrays.chosen[...] = only
         waiting = self._begin_step(action, self._whole, command)
         if only is not None:
             self._begun += ~only  # the step count of the others stays the same
-        return self._end_step(waiting, self._all_rows, only)
+        return self._end_step(waiting, self.all_rows, only)
 
     def divide(self, multiple: int) -> list[slice]:
         """Two halves: the actions of one are decided while the other is stepped."""
@@ -106,7 +106,7 @@ class ProcessEnvs(HostEnvs):
 
     def _begin_step(self, action: np.ndarray, part: tuple[slice, range], command: bytes) -> Waiting:
         rows, workers = part
-        real, place = self._action_map.to_real(action), self._arrays.action[rows]
+        real, place = self.action_map.to_real(action), self._arrays.action[rows]
         if real.shape != place.shape:
             raise EnvironmentError(
                 f"expected actions for {len(place)} environments, got {len(real)}"
@@ -118,12 +118,12 @@ class ProcessEnvs(HostEnvs):
 
     def _end_step(self, waiting: Waiting, rows: slice, only: np.ndarray | None = None) -> HostStep:
         cut = self._wait(waiting, self._guard.step_timeout)
-        step = self._read_step(self._arrays.select(rows), rows, cut, only)
+        step = self.read_step(self._arrays.select(rows), rows, cut, only)
         if step.observation is not step.next_observation:  # some episode ended
             self._begun[rows][step.last] = self._clock
         return step
 
-    def _begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         spans = self.pool.spans
         replayed = [(episodes[start:stop], actions[start:stop]) for start, stop in spans]
         longest = max(stop - start for start, stop in spans) + sum(map(len, actions))
@@ -131,7 +131,7 @@ class ProcessEnvs(HostEnvs):
         waiting = self.pool.send(worker.REPLAY, range(len(spans)), replayed)
         self._wait(waiting, longest * self._guard.step_timeout, replayed)
         self._begun[:] = [self._clock - len(past) for past in actions]
-        return self._read_first(arrays, episodes)
+        return self.read_first_observations(arrays, episodes)
 
     def _wait(
         self, waiting: Waiting, timeout: float, replayed: Sequence[Any] | None = None
@@ -144,7 +144,7 @@ class ProcessEnvs(HostEnvs):
                 if isinstance(result, WorkerLost):
                     cut += self._replace(index, result, timeout, replayed)
                 else:
-                    cut += self._counter.record(result)
+                    cut += self.fault_counter.record(result)
         except BaseException:
             self.close()
             raise
@@ -156,11 +156,11 @@ class ProcessEnvs(HostEnvs):
         """Put a new worker in the place of a lost one; returns all its rows, which were cut."""
         start, stop = self.pool.spans[index]
         count = stop - start
-        following = (self._episodes[start:stop] + 1, [()] * count)
+        following = (self.row_episodes[start:stop] + 1, [()] * count)
         timeout = max(timeout, self._guard.step_timeout * count)
         cut: list[int] = []
         for _ in range(TRIES):
-            cut += self._counter.record([self._fault(lost, range(start, stop))])
+            cut += self.fault_counter.record([self._fault(lost, range(start, stop))])
             try:
                 faults = self.pool.replace(
                     index, replayed[index] if replayed else following, timeout
@@ -168,7 +168,7 @@ class ProcessEnvs(HostEnvs):
             except WorkerLost as lost_again:
                 lost = lost_again
                 continue
-            cut += self._counter.record(faults)
+            cut += self.fault_counter.record(faults)
             self._arrays.cut(slice(start, stop))
             return cut
         raise EnvironmentError(f"{lost}; so did those that took its place, {TRIES} in a row")
@@ -177,7 +177,7 @@ class ProcessEnvs(HostEnvs):
         """Describe the loss of a worker and where its environments were."""
         places = []
         for row in rows:
-            step, episode = self._clock - self._begun[row], self._episodes[row]
+            step, episode = self._clock - self._begun[row], self.row_episodes[row]
             if episode >= 0:
                 seed, action = self._seeds(row, episode), self._arrays.action[row]
                 place = describe_place(step, episode, seed, action)

@@ -49,7 +49,7 @@ class UserVectorEnvs(HostEnvs):
                 "the rows of a vector environment can only be stepped together: give a callable "
                 "that makes one environment"
             )
-        real = self._action_map.to_real(action)
+        real = self.action_map.to_real(action)
         try:
             result = self._env.step(real)
         except Exception as error:
@@ -66,10 +66,10 @@ class UserVectorEnvs(HostEnvs):
             # The flags of a row that only reset do not belong to its new episode.
             terminated &= valid
             last &= valid
-            self._episodes += self._only_resets
+            self.row_episodes += self._only_resets
             self._only_resets = last.copy()
         elif last.any():
-            self._episodes += last
+            self.row_episodes += last
             if self._mode is AutoresetMode.SAME_STEP:
                 following = self._read_final(observation, last, result[4], context)
             else:
@@ -82,14 +82,14 @@ class UserVectorEnvs(HostEnvs):
             self._env.close()
         self._closed = True
 
-    def _begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
-        self._episodes[:] = episodes
+    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+        self.row_episodes[:] = episodes
         self._only_resets[:] = False
         return self._reset()
 
     def _reset(self, mask: np.ndarray | None = None) -> np.ndarray:
         """Reset the rows of `mask`, or all, seeded; returns observations of all rows."""
-        seeds = [self._seeds(row, episode) for row, episode in enumerate(self._episodes)]
+        seeds = [self._seeds(row, episode) for row, episode in enumerate(self.row_episodes)]
         first = 0 if mask is None else int(np.argmax(mask))
         for seed in (seeds, seeds[first]):
             # The environment may take the options apart: each call gets its own.
@@ -128,7 +128,7 @@ class UserVectorEnvs(HostEnvs):
         """Check and copy observations: [rows, ...], or [1, ...] of one `row`. (With `copy=False`
         the vector environment reuses its arrays.)"""
         try:
-            entries = self._packer.entries(observation, self.num_envs if row is None else None)
+            entries = self.packer.entries(observation, self.num_envs if row is None else None)
         except EnvironmentError as error:
             source = "the vector environment" if row is None else f"environment {row}"
             raise EnvironmentError(f"{source}: {error} ({context})") from None
@@ -136,10 +136,10 @@ class UserVectorEnvs(HostEnvs):
             entries = [entry[None] for entry in entries]
         clipped = [
             self._clip(entry, context, row or 0, label)
-            for entry, label in zip(entries, self._packer.labels, strict=True)
+            for entry, label in zip(entries, self.packer.labels, strict=True)
         ]
-        out = np.empty((len(clipped[0]), *self._packer.shape), self._packer.dtype)
-        self._packer.write(clipped, out)
+        out = np.empty((len(clipped[0]), *self.packer.shape), self.packer.dtype)
+        self.packer.write(clipped, out)
         return out
 
     def _clip(
@@ -155,7 +155,7 @@ class UserVectorEnvs(HostEnvs):
         if not abnormal.finite:
             raise EnvironmentError(f"{problem} ({context})")
         message = f"{problem}, clipped to {LIMIT:g} ({context})"
-        self._counter.record([Fault(CLIPPED, message, count=abnormal.count)])
+        self.fault_counter.record([Fault(CLIPPED, message, count=abnormal.count)])
         return np.clip(values, -LIMIT, LIMIT)
 
 

@@ -12,13 +12,12 @@ from functools import partial
 from understudy.envs.base import NativeEnv
 from understudy.envs.native.acrobot import Acrobot
 from understudy.envs.native.cartpole import CartPole
-from understudy.envs.native.frame_stack import StackedNative
-from understudy.envs.native.hidden import Hidden
 from understudy.envs.native.minatar_breakout import MinAtarBreakout
 from understudy.envs.native.mountain_car import MountainCarContinuous
 from understudy.envs.native.pendulum import Pendulum
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.envs.native.recall import Recall
+from understudy.envs.native.wrappers import Hidden, StackedNative
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "Pendulum-v1": Pendulum,

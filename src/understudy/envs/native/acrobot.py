@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.native.pendulum import wrap_angle
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Discrete, Key, Scalar, Spec
 
 
@@ -56,8 +57,8 @@ class Acrobot(NativeEnv):
 
     def reset(self, key: Key) -> tuple[AcrobotState, Float[Array, "6"]]:
         start = jax.random.uniform(key, (4,), minval=-0.1, maxval=0.1)
-        state = AcrobotState(*start, steps=jnp.zeros((), jnp.int32))
-        return state, self._observe(state)
+        state = AcrobotState(*start, steps=jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: AcrobotState, action: Int32[Array, ""], key: Key) -> NativeStep:
         torque = (action - 1).astype(jnp.float32)
@@ -75,13 +76,7 @@ class Acrobot(NativeEnv):
             state.shoulder_angle + state.elbow_angle
         )  # above the shoulder, in links
         terminated = tip_height > 1.0
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=jnp.where(terminated, 0.0, -1.0),
-            terminated=terminated,
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, jnp.where(terminated, 0.0, -1.0), terminated)
 
     def _integrate(self, motion: Float[Array, "4"], torque: Scalar) -> Float[Array, "4"]:
         """Angles and velocities `dt` later; the torque is held meanwhile."""
@@ -120,7 +115,7 @@ class Acrobot(NativeEnv):
             [shoulder_velocity, elbow_velocity, shoulder_acceleration, elbow_acceleration]
         )
 
-    def _observe(self, state: AcrobotState) -> Float[Array, "6"]:
+    def observe(self, state: AcrobotState) -> Float[Array, "6"]:
         shoulder, elbow = state.shoulder_angle, state.elbow_angle
         return jnp.stack(
             [

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Discrete, Key, Scalar, Spec
 
 
@@ -52,8 +53,8 @@ class CartPole(NativeEnv):
 
     def reset(self, key: Key) -> tuple[CartPoleState, Float[Array, "4"]]:
         start = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
-        state = CartPoleState(*start, steps=jnp.zeros((), jnp.int32))
-        return state, self._observe(state)
+        state = CartPoleState(*start, steps=jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: CartPoleState, action: Int32[Array, ""], key: Key) -> NativeStep:
         acceleration, angular_acceleration = self._accelerations(state, action)
@@ -66,13 +67,7 @@ class CartPole(NativeEnv):
         )
         off_track = jnp.abs(state.position) > self.max_position
         fallen = jnp.abs(state.angle) > self.max_angle
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=jnp.ones((), jnp.float32),
-            terminated=off_track | fallen,
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, jnp.ones((), jnp.float32), off_track | fallen)
 
     def _accelerations(
         self, state: CartPoleState, action: Int32[Array, ""]
@@ -90,5 +85,5 @@ class CartPole(NativeEnv):
         acceleration = push - pole_moment * angular_acceleration * cosine / total_mass
         return acceleration, angular_acceleration
 
-    def _observe(self, state: CartPoleState) -> Float[Array, "4"]:
+    def observe(self, state: CartPoleState) -> Float[Array, "4"]:
         return jnp.stack([state.position, state.velocity, state.angle, state.angular_velocity])

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Discrete, Key, Scalar, Spec
 
 SIZE = 10
@@ -72,7 +73,7 @@ class MinAtarBreakout(NativeEnv):
             last_action=jnp.int32(0),
             steps=jnp.int32(0),
         )
-        return state, self._observe(state)
+        return state, self.observe(state)
 
     def step(self, state: BreakoutState, action: Whole, key: Key) -> NativeStep:
         repeats = jax.random.uniform(key) < self.sticky
@@ -80,15 +81,9 @@ class MinAtarBreakout(NativeEnv):
         paddle = jnp.clip(state.paddle + jnp.array(_WAYS)[action], 0, SIZE - 1)
         moved, reward, terminated = _move(state._replace(paddle=paddle))
         state = moved._replace(last_action=action, steps=state.steps + 1)
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=reward,
-            terminated=terminated,
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, reward, terminated)
 
-    def _observe(self, state: BreakoutState) -> Planes:
+    def observe(self, state: BreakoutState) -> Planes:
         return jnp.stack(
             [
                 _square(SIZE - 1, state.paddle),

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Continuous, Key, Scalar, Spec
 
 
@@ -45,10 +46,8 @@ class MountainCarContinuous(NativeEnv):
 
     def reset(self, key: Key) -> tuple[MountainCarState, Float[Array, "2"]]:
         position = jax.random.uniform(key, minval=-0.6, maxval=-0.4)
-        state = MountainCarState(
-            position, jnp.zeros((), jnp.float32), steps=jnp.zeros((), jnp.int32)
-        )
-        return state, self._observe(state)
+        state = MountainCarState(position, jnp.zeros((), jnp.float32), steps=jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: MountainCarState, action: Float[Array, "1"], key: Key) -> NativeStep:
         throttle = jnp.clip(action[0], -1.0, 1.0)
@@ -64,13 +63,7 @@ class MountainCarContinuous(NativeEnv):
         reward = jnp.where(terminated, 100.0, 0.0) - 0.1 * action[0] ** 2
 
         state = MountainCarState(position, velocity, state.steps + 1)
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=reward,
-            terminated=terminated,
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, reward, terminated)
 
-    def _observe(self, state: MountainCarState) -> Float[Array, "2"]:
+    def observe(self, state: MountainCarState) -> Float[Array, "2"]:
         return jnp.stack([state.position, state.velocity])

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Continuous, Key, Scalar, Spec
 
 
@@ -54,8 +55,8 @@ class Pendulum(NativeEnv):
     def reset(self, key: Key) -> tuple[PendulumState, Float[Array, "3"]]:
         highest = jnp.array([math.pi, 1.0])
         angle, velocity = jax.random.uniform(key, (2,), minval=-highest, maxval=highest)
-        state = PendulumState(angle, velocity, jnp.zeros((), jnp.int32))
-        return state, self._observe(state)
+        state = PendulumState(angle, velocity, jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: PendulumState, action: Float[Array, "1"], key: Key) -> NativeStep:
         torque = jnp.clip(action[0], -self.max_torque, self.max_torque)
@@ -73,13 +74,7 @@ class Pendulum(NativeEnv):
         angle = wrap_angle(state.angle + velocity * self.dt)
 
         state = PendulumState(angle, velocity, state.steps + 1)
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=-cost,
-            terminated=jnp.zeros((), bool),
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, -cost)
 
-    def _observe(self, state: PendulumState) -> Float[Array, "3"]:
+    def observe(self, state: PendulumState) -> Float[Array, "3"]:
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.velocity])

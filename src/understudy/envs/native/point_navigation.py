@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.native.report import report_step
 from understudy.types import ArraySpec, Continuous, Key, Spec
 
 
@@ -50,8 +51,8 @@ class PointNavigation(NativeEnv):
         return Spec(ArraySpec((2,)), Continuous((-1.0, -1.0), (1.0, 1.0), shape=(2,)))
 
     def reset(self, key: Key) -> tuple[PointNavigationState, Float[Array, "2"]]:
-        state = PointNavigationState(jnp.array(self.start), jnp.zeros((), jnp.int32))
-        return state, self._observe(state)
+        state = PointNavigationState(jnp.array(self.start), jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: PointNavigationState, action: Float[Array, "2"], key: Key) -> NativeStep:
         position = self._move(state.position, jnp.clip(action, -1.0, 1.0) * self.step_size)
@@ -60,13 +61,7 @@ class PointNavigation(NativeEnv):
         distance = jnp.sqrt(jnp.maximum(squared_distance, 1e-12))
 
         state = PointNavigationState(position, state.steps + 1)
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=-distance,
-            terminated=jnp.zeros((), bool),
-            truncated=state.steps >= self.max_steps,
-        )
+        return report_step(self, state, -distance)
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
@@ -83,7 +78,7 @@ class PointNavigation(NativeEnv):
         y = jnp.where(under_or_over_wall & changes_side, position[1], y)
         return jnp.stack([x, y])
 
-    def _observe(self, state: PointNavigationState) -> Float[Array, "2"]:
+    def observe(self, state: PointNavigationState) -> Float[Array, "2"]:
         """The position, spread over [-1, 1]²."""
         return 2.0 * state.position - 1.0
 

@@ -45,22 +45,18 @@ class Recall(NativeEnv):
 
     def reset(self, key: Key) -> tuple[RecallState, Float[Array, "4"]]:
         sign = jax.random.bernoulli(key).astype(jnp.int32)
-        state = RecallState(sign, jnp.zeros((), jnp.int32))
-        return state, self._observe(state)
+        state = RecallState(sign, jnp.int32(0))
+        return state, self.observe(state)
 
     def step(self, state: RecallState, action: Int32[Array, ""], key: Key) -> NativeStep:
         at_junction = state.steps == self.corridor + 1
         turned = jnp.where(action == state.sign, 1.0, -1.0)
         state = RecallState(state.sign, state.steps + 1)
-        return NativeStep(
-            state=state,
-            observation=self._observe(state),
-            reward=jnp.where(at_junction, turned, 0.0),
-            terminated=at_junction,
-            truncated=jnp.zeros((), bool),
-        )
+        observation, no = self.observe(state), jnp.zeros((), bool)
+        reward = jnp.where(at_junction, turned, 0.0)
+        return NativeStep(state, observation, reward, terminated=at_junction, truncated=no)
 
-    def _observe(self, state: RecallState) -> Float[Array, "4"]:
+    def observe(self, state: RecallState) -> Float[Array, "4"]:
         at_start, at_junction = state.steps == 0, state.steps > self.corridor
         place = jnp.where(at_start, state.sign, jnp.where(at_junction, 3, 2))
         return jax.nn.one_hot(place, 4)
