@@ -55,7 +55,7 @@ EXCEPTIONS = {
     "__post_init__",
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
     "film", "_film",  # a video
-    "moments", "_of_moments",  # points in time
+    "_of_moments",  # points in time
     "fragment", "USUAL_FRAGMENT",  # `Cluster.fragment`, a public name
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Gymnasium spaces → `Spec`, and the border that actions cross.
+"""Gymnasium spaces → `Spec`, and the map from normalized to real actions.
 
-Inside the library a continuous action lives in [-1, 1]^size and a discrete one counts from 0.
-Only here do they become what the environment was written for: real bounds, per dimension and
-possibly asymmetric, the Box's own shape, the space's own first number.
+Inside the library a continuous action is in [-1, 1]^size and a discrete one counts from 0. Only
+here are they mapped to the environment's own: real bounds, per dimension and possibly asymmetric,
+the Box's own shape, the space's own first number.
 """
 
 import math
@@ -33,8 +33,8 @@ _SMALLEST_PICTURE = 8  # pixels along a side; a smaller matrix of numbers is no 
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
-    """What an agent sees and does in an environment with these spaces. A Box with an attribute
-    `frames` is a stack of so many images along its first axis."""
+    """Return the spec of an environment with these spaces. A Box with an attribute `frames` is a
+    stack of that many images along its first axis."""
     return Spec(observation=_observation(observation_space), action=_action(action_space))
 
 
@@ -44,13 +44,14 @@ def _observation(space: spaces.Space) -> ArraySpec:
     part = _part("", space)
     if part.choices:
         return ArraySpec(part.shape, part.dtype, (part,))
+    dtype = part.dtype
     if isinstance(space, spaces.Box) and len(part.shape) > 1 and space.dtype.kind in "iu":
-        return ArraySpec(part.shape, space.dtype.name, frames=getattr(space, "frames", 1))
-    return ArraySpec(part.shape, part.dtype, frames=getattr(space, "frames", 1))
+        dtype = space.dtype.name
+    return ArraySpec(part.shape, dtype, frames=getattr(space, "frames", 1))
 
 
 def _packed(space: spaces.Space) -> ArraySpec:
-    """One array for all entries: of floats, or of bytes if there are images among them."""
+    """Pack all entries into one array: of floats, or of bytes if there are images among them."""
     parts = tuple(_part(name, inner) for name, inner in entries(space))
     names = [part.name for part in parts]
     if not parts or len(set(names)) != len(names):
@@ -66,7 +67,7 @@ def _packed(space: spaces.Space) -> ArraySpec:
 
 
 def entries(space: spaces.Space) -> list[tuple[str, spaces.Space]]:
-    """Every entry of a Dict by name, nested names joined by "/"; any other space as it is."""
+    """Return every entry of a Dict by name, nested names joined by "/"; another space unnamed."""
     if not isinstance(space, spaces.Dict):
         return [("", space)]
     found = []
@@ -79,9 +80,9 @@ def entries(space: spaces.Space) -> list[tuple[str, spaces.Space]]:
 
 
 def _part(name: str, space: spaces.Space) -> Part:
-    """Images stay what they are, all else is floats: a choice as one 1 among 0s, several choices
-    (MultiDiscrete, MultiBinary) as the numbers they are."""
-    shape = tuple(int(length) for length in space.shape or ())
+    """Describe one entry. Images keep their dtype; all else becomes floats: a choice one-hot,
+    several choices (MultiDiscrete, MultiBinary) as their numbers."""
+    shape = tuple(space.shape or ())
     if isinstance(space, spaces.Discrete):
         return Part(name, (int(space.n),), "float32", int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -106,7 +107,7 @@ def _part(name: str, space: spaces.Space) -> Part:
 
 
 def _is_picture(space: spaces.Box) -> bool:
-    """Whatever has three axes; of matrices, those with the size and the bounds of a picture."""
+    """A Box with three axes, or a matrix with the size and the bounds of a picture."""
     if len(space.shape) != 2 or min(space.shape) < _SMALLEST_PICTURE:
         return len(space.shape) > 2
     bounds = {float(space.low.min()), float(space.low.max()), *np.unique(space.high).tolist()}
@@ -121,42 +122,36 @@ def _action(space: spaces.Space) -> Action:
     if isinstance(space, spaces.Discrete):
         return Discrete(n=int(space.n), start=int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return MultiDiscrete(
-            choices=tuple(int(n) for n in space.nvec.ravel()),
-            starts=tuple(int(n) for n in space.start.ravel()),
-            shape=tuple(int(length) for length in space.shape),
-        )
+        choices, starts = (tuple(array.ravel().tolist()) for array in (space.nvec, space.start))
+        return MultiDiscrete(choices, starts, tuple(space.shape))
     if isinstance(space, spaces.MultiBinary):
         size = math.prod(space.shape)
         return MultiDiscrete((2,) * size, (0,) * size, tuple(space.shape))
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        return Continuous(
-            low=tuple(float(bound) for bound in space.low.ravel()),
-            high=tuple(float(bound) for bound in space.high.ravel()),
-            shape=tuple(int(length) for length in space.shape),
-        )
+        low, high = (tuple(bounds.ravel().tolist()) for bounds in (space.low, space.high))
+        return Continuous(low, high, tuple(space.shape))
     raise EnvironmentError(f"action space {space} is not supported; supported: {_ACTIONS}")
 
 
 def place_values(action: MultiDiscrete) -> np.ndarray:
-    """What each choice counts in the number of a combination: the last one counts 1."""
+    """Return the place value of each choice in the number of a combination; the last one is 1."""
     return np.cumprod((1, *action.choices[:0:-1]))[::-1]
 
 
 def to_real(action: np.ndarray, spec: Spec) -> np.ndarray:
-    """From the library's actions ([M, size] in [-1, 1], or [M] or [M, choices] counted from 0) to
-    the environment's ([M, *shape] float32 inside the bounds, or ints). Always a fresh array."""
+    """Map the library's actions ([M, size] in [-1, 1], or [M] or [M, choices] counted from 0) to
+    the environment's ([M, *shape] float32 inside the bounds, or ints). Returns a fresh array."""
     return _action_map(spec.action).to_real(action)
 
 
 def to_normalized(action: np.ndarray, spec: Spec) -> np.ndarray:
-    """The inverse of `to_real`. A dimension whose bounds coincide maps to 0."""
+    """Invert `to_real`. A dimension whose bounds coincide maps to 0."""
     return _action_map(spec.action).to_normalized(action)
 
 
 @final
 class ActionMap:
-    """The map of one action space with its constants worked out once (the hot path)."""
+    """The map of one action space, with its constants computed once (the hot path)."""
 
     def __init__(self, action: Action):
         self._counted = not isinstance(action, Continuous)
@@ -232,11 +227,11 @@ def _not_finite(action: np.ndarray) -> EnvironmentError:
 
 
 def round_up(bound: np.ndarray) -> np.ndarray:
-    """The smallest float32 that is not below `bound`."""
+    """Return the smallest float32 that is not below `bound`."""
     near = bound.astype(np.float32)
     return np.where(near < bound, np.nextafter(near, np.float32(np.inf)), near)
 
 
 def round_down(bound: np.ndarray) -> np.ndarray:
-    """The largest float32 that is not above `bound`."""
+    """Return the largest float32 that is not above `bound`."""
     return -round_up(-bound)
