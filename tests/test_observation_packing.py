@@ -39,6 +39,12 @@ def packer_of(space: spaces.Space) -> Packer:
     return Packer.of(spec_of(space, spaces.Discrete(2)).observation)
 
 
+def pack_one(packer: Packer, observation) -> np.ndarray:
+    (packed,), was_single = packer.pack(observation)
+    assert was_single
+    return packed
+
+
 def taken_apart(packed: np.ndarray, spec: ArraySpec) -> dict[str, np.ndarray]:
     """The other way round, by hand, from what `Part` and `ArraySpec` say."""
     data, entries = packed.tobytes(), {}
@@ -66,7 +72,7 @@ def test_what_is_packed_can_be_taken_apart(space, seed):
     packer = Packer.of(spec)
     assert [part.name for part in spec.parts] == names
     for observation in seen:
-        packed = packer.pack(observation)
+        packed = pack_one(packer, observation)
         assert (packed.shape, packed.dtype) == (spec.shape, spec.dtype)
         entries = taken_apart(packed, spec)
         for name, value in flat(observation).items():
@@ -76,12 +82,9 @@ def test_what_is_packed_can_be_taken_apart(space, seed):
     )
     assert spec.in_bytes == pictures
     together = {name: np.stack([flat(one)[name] for one in seen]) for name in names}
-    batch = packer.pack_batch(together)
-    assert batch.tobytes() == b"".join(packer.pack(one).tobytes() for one in seen)
-    for observation, rows, single in ((together, batch, False), (seen[0], batch[:1], True)):
-        got, was_single = packer.rows(observation)
-        assert got.tobytes() == rows.tobytes() and got.shape == rows.shape
-        assert was_single == single
+    batch, was_single = packer.pack(together)
+    assert batch.shape == (3, *spec.shape) and not was_single
+    assert batch.tobytes() == b"".join(pack_one(packer, one).tobytes() for one in seen)
 
 
 def leaves(space: spaces.Space):
@@ -101,7 +104,8 @@ def test_a_vector_worked_by_hand():
     ).observation
     parts = (Part("z", (2,), "float32"), Part("a/b", (3,), "float32", choices=3, start=1))
     assert spec == ArraySpec((5,), "float32", parts)
-    assert Packer.of(spec).pack({"a": {"b": 2}, "z": [0.5, -7]}).tolist() == [0.5, -7, 0, 1, 0]
+    packed = pack_one(Packer.of(spec), {"a": {"b": 2}, "z": [0.5, -7]})
+    assert packed.tolist() == [0.5, -7, 0, 1, 0]
 
 
 def test_bytes_worked_by_hand():
@@ -109,15 +113,15 @@ def test_bytes_worked_by_hand():
     spec = spec_of(space, spaces.Discrete(2)).observation
     assert spec.shape == (6 + 4,) and spec.dtype == "uint8"
     eye = np.arange(6, dtype=np.uint8).reshape(3, 2)
-    packed = Packer.of(spec).pack({"eye": eye, "touch": np.float64([0.25])})
+    packed = pack_one(Packer.of(spec), {"eye": eye, "touch": np.float64([0.25])})
     assert packed.tolist() == [*range(6), 0, 0, 0x80, 0x3E]
 
 
 def test_a_choice_alone():
     packer = packer_of(spaces.Discrete(3, start=5))
-    assert packer.pack(6).tolist() == [0, 1, 0]
-    assert packer.pack_batch(np.array([5, 7])).tolist() == [[1, 0, 0], [0, 0, 1]]
-    assert packer.rows(np.int64(7))[1] and not packer.rows([5])[1]
+    assert pack_one(packer, 6).tolist() == [0, 1, 0]
+    assert packer.pack(np.array([5, 7]))[0].tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert packer.pack(np.int64(7))[1] and not packer.pack([5])[1]
 
 
 def test_the_same_from_json():
@@ -125,9 +129,9 @@ def test_the_same_from_json():
     stored = json.loads(json.dumps(dataclasses.asdict(spec.observation)))
     seen = {"a": np.ones((3, 2), np.uint8), "b": np.arange(3.0), "c": 2}
     ours, theirs = Packer.of(spec.observation), Packer.of(stored)
-    assert ours.pack(seen).tobytes() == theirs.pack(seen).tobytes()
+    assert pack_one(ours, seen).tobytes() == pack_one(theirs, seen).tobytes()
     plain = Packer.of({"shape": [2], "dtype": "float32"})  # written before there were parts
-    assert plain.rows([[1, 2], [3, 4]])[0].tolist() == [[1, 2], [3, 4]]
+    assert plain.pack([[1, 2], [3, 4]])[0].tolist() == [[1, 2], [3, 4]]
     with pytest.raises(EnvironmentError, match=r"take 34 places, its array has \(3,\)"):
         Packer.of(stored | {"shape": [3]})
 
@@ -164,23 +168,20 @@ EYE = np.zeros((3, 2), np.uint8)
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(space, wrong, message):
-    for call in (packer_of(space).pack, packer_of(space).rows):
-        with pytest.raises(EnvironmentError, match=message) as told:
-            call(wrong)
-        assert "\n" not in str(told.value)
+    with pytest.raises(EnvironmentError, match=message) as told:
+        packer_of(space).pack(wrong)
+    assert "\n" not in str(told.value)
 
 
 def test_rows_of_a_batch_must_agree():
     wrong = {"eye": np.stack([EYE] * 2), "joints": np.zeros((3, 3)), "mode": np.zeros(2, int)}
     with pytest.raises(EnvironmentError, match=r'"joints" to have shape \(2, 3\), got \(3, 3\)'):
-        packer_of(TWO).pack_batch(wrong)
-    with pytest.raises(EnvironmentError, match="expected a batch, but the observation is one"):
-        packer_of(spaces.Discrete(3)).pack_batch(1)
+        packer_of(TWO).pack(wrong)
 
 
 def test_the_callers_arrays_are_neither_kept_nor_touched():
     seen = {"eye": EYE.copy(), "joints": np.arange(3, dtype=np.float32), "mode": 1}
-    packed = packer_of(TWO).pack(seen)
+    packed = pack_one(packer_of(TWO), seen)
     before = packed.tobytes()
     seen["joints"][:], seen["eye"][:] = 9, 9
     assert packed.tobytes() == before

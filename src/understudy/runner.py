@@ -140,7 +140,7 @@ class Player:
     def _array(self, observation: Any) -> np.ndarray:
         """One observation, or a batch, as the one array that networks see."""
         if self._packer is not None:
-            rows, single = self._packer.rows(observation)
+            rows, single = self._packer.pack(observation)
             return rows[0] if single else rows
         x = np.asarray(observation, self._dtype)
         if x.shape != self._shape and x.shape[1:] != self._shape:

@@ -29,7 +29,7 @@ class Acting:
     ) -> Any:
         """The action of one seed's policy for one observation or a batch; and what to remember,
         if the agent does."""
-        rows, single = self._packer.rows(observation)
+        rows, single = self._packer.pack(observation)
         before = self._before(memory, len(rows), single)
         action, after = self._act(policies, seed_index, rows, before, key, explore)
         action = to_real(np.asarray(action), self._spec)
@@ -41,7 +41,7 @@ class Acting:
 
     def ask(self, question: Any, state: Any, observation: Any, action: Any) -> Any:
         """What the algorithm answers about a state's networks."""
-        asked = [self._packer.rows(observation)[0]]
+        asked = [self._packer.pack(observation)[0]]
         if action is not None:
             taken = np.asarray(action).reshape(len(asked[0]), -1)
             asked.append(to_normalized(taken, self._spec))
