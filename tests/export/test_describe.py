@@ -149,7 +149,7 @@ def test_senses_of_your_own_are_named(seen):
 def test_members_are_not_described_at_once():
     one = case("TD3")
     many = jax.tree.map(lambda x: jnp.stack([x, x]), one.policy)
-    with pytest.raises(ConfigError, match=r"actor\.encoder\.0 .*one member"):
+    with pytest.raises(ConfigError, match=r"actor\.encoder\.0 .*one seed"):
         describe(one.algorithm, many, one.spec)
 
 

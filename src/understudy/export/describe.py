@@ -3,28 +3,15 @@
 import dataclasses
 import itertools
 import json
-from functools import singledispatch
 from typing import Any, final
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from understudy import networks
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import round_down, round_up
-from understudy.networks import (
-    MLP,
-    BoundedGaussianActor,
-    CategoricalActor,
-    DeterministicActor,
-    DuelingQValues,
-    GaussianActor,
-    Linear,
-    MultiCategoricalActor,
-    QValues,
-    SquashedGaussianActor,
-    StateDependentActor,
-)
 from understudy.networks.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape, picture_axes
 from understudy.networks.custom import PerSample
 from understudy.networks.encoders import Fusion, OfEntries, Picture, Plain, Senses
@@ -34,14 +21,23 @@ from understudy.networks.rnn import GRU
 from understudy.runner import Description, Node
 from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
 
+ACTORS = (
+    networks.BoundedGaussianActor,
+    networks.CategoricalActor,
+    networks.DeterministicActor,
+    networks.GaussianActor,
+    networks.MultiCategoricalActor,
+    networks.SquashedGaussianActor,
+    networks.StateDependentActor,
+)
+
 
 def describe(
     algorithm: Algorithm, policy: Any, spec: Spec, about: dict[str, Any] | None = None
 ) -> Description:
-    """One member's policy (`algorithm.policy(state)`, without an axis of members) as data.
+    """Describe the policy of one seed (`algorithm.policy(state)` without a seed axis) as data.
 
-    `about` is kept with it; the algorithm's name and config are added, and the spec has a place
-    of its own.
+    `about` is stored with it, together with the algorithm's name and config.
     """
     _refuse_non_finite(policy)
     graph, seen = Graph(), "observation"
@@ -57,12 +53,12 @@ def describe(
         mode, sample = _head(policy.actor, graph, features, policy)
     else:
         mode, sample = _greedy(graph, features, policy, spec)
-    action, sample = _border(graph, mode, spec), _border(graph, sample, spec)
-    told = {"algorithm": algorithm.name, "config": dataclasses.asdict(algorithm.config)}
-    told |= {name: value for name, value in (about or {}).items() if name != "spec"}
+    action, sample = _map_actions(graph, mode, spec), _map_actions(graph, sample, spec)
+    stored = {"algorithm": algorithm.name, "config": dataclasses.asdict(algorithm.config)}
+    stored |= {name: value for name, value in (about or {}).items() if name != "spec"}
     return Description(
         spec=_as_json(dataclasses.asdict(spec)),
-        about=_as_json(told),
+        about=_as_json(stored),
         nodes=tuple(graph.nodes),
         action=action,
         sample=sample,
@@ -74,7 +70,7 @@ def describe(
 
 @final
 class Graph:
-    """Nodes and arrays as they are gathered."""
+    """The nodes and arrays of a policy, in the order of computation."""
 
     def __init__(self):
         self.nodes: list[Node] = []
@@ -89,15 +85,15 @@ class Graph:
         self.nodes.append(Node(operation, inputs, output, settings))
         return output
 
-    def dense(self, x: str, layer: Linear, name: str, columns: slice = slice(None)) -> str:
-        """A linear layer, or the part of it that makes some of its outputs."""
-        _refuse_members(name, layer.weight, 2)
+    def dense(self, x: str, layer: networks.Linear, name: str, columns: slice = slice(None)) -> str:
+        """Add a linear layer, or the part of it that computes some columns of its output."""
+        _refuse_seed_axis(name, layer.weight, 2)
         weight = self.keep(f"{name}.weight", np.asarray(layer.weight)[:, columns])
         bias = self.keep(f"{name}.bias", np.asarray(layer.bias)[columns])
         return self.add("dense", x, weight, bias)
 
     def conv(self, x: str, layer: Conv, name: str) -> str:
-        _refuse_members(name, layer.weight, 4)
+        _refuse_seed_axis(name, layer.weight, 4)
         weight = self.keep(f"{name}.weight", np.asarray(layer.weight).transpose(3, 2, 0, 1))
         bias = self.keep(f"{name}.bias", layer.bias)
         settings = {"stride": layer.stride, "padding": layer.padding}
@@ -110,9 +106,9 @@ class Graph:
     def encode(self, x: str, encoder: Any, name: str) -> str:
         if isinstance(encoder, PerSample):
             encoder = eqx.combine(encoder.arrays, encoder.static.tree)
-        if isinstance(encoder, Linear):
+        if isinstance(encoder, networks.Linear):
             return self.dense(x, encoder, name)
-        if not isinstance(encoder, MLP):
+        if not isinstance(encoder, networks.MLP):
             raise ConfigError(
                 f"the {name} is your own module '{type(encoder).__name__}', which a policy file "
                 "cannot express (understudy.networks.MLP and Linear it can); nothing was written. "
@@ -129,14 +125,14 @@ class Graph:
 
 
 def _perceive(graph: Graph, x: str, senses: Any) -> tuple[str, str]:
-    """What is seen and remembered, and the memory after it ("" where there is none)."""
+    """Add encoder and recurrent cell; returns the features and the next recurrent state ("" where
+    there is none)."""
     if not isinstance(senses, Senses):
         return x, ""
-    seen = _see(senses.sight, graph, x)
-    cell = senses.cell
+    x, cell = _encode_observation(graph, x, senses.sight), senses.cell
     if cell is None:
-        return seen, ""
-    projected = graph.dense(seen, cell.input, "memory.input")
+        return x, ""
+    projected = graph.dense(x, cell.input, "memory.input")
     recurrent = graph.keep("memory.recurrent", cell.recurrent)
     if isinstance(cell, GRU):
         bias = graph.keep("memory.candidate_bias", cell.candidate_bias)
@@ -146,42 +142,34 @@ def _perceive(graph: Graph, x: str, senses: Any) -> tuple[str, str]:
     return graph.add("columns", after, start=0, end=cell.size), after
 
 
-@singledispatch
-def _see(sight: Any, graph: Graph, x: str) -> str:
-    """What senses make of an observation."""
-    return graph.encode(x, sight, "encoder")
+def _encode_observation(graph: Graph, x: str, encoder: Any) -> str:
+    match encoder:
+        case Plain():
+            return x
+        case OfEntries():
+            return graph.encode(x, encoder.module, "encoder")
+        case Picture():
+            return _picture(encoder, graph, x, "encoder")
+        case Fusion():
+            return _fusion(encoder, graph, x)
+        case _:
+            return graph.encode(x, encoder, "encoder")
 
 
-@_see.register
-def _(sight: Plain, graph: Graph, x: str) -> str:
-    return x
-
-
-@_see.register
-def _(sight: OfEntries, graph: Graph, x: str) -> str:
-    return graph.encode(x, sight.module, "encoder")
-
-
-@_see.register
-def _(sight: Picture, graph: Graph, x: str) -> str:
-    return _picture(sight, graph, x, "encoder")
-
-
-@_see.register
-def _(sight: Fusion, graph: Graph, x: str) -> str:
-    """Entry by entry out of the bytes, as `senses.unpack` has them."""
-    seen, start = [], 0
-    for part in sight.parts:
+def _fusion(encoder: Fusion, graph: Graph, x: str) -> str:
+    """Take the entries of a Dict out of the bytes one by one, and join their features."""
+    features, start = [], 0
+    for part in encoder.parts:
         end = start + part.size * np.dtype(part.dtype).itemsize
-        picture = sight.encoders.get(part.name)
+        picture = encoder.encoders.get(part.name)
         shape = [part.size] if picture is None else list(part.shape)
-        told = {"start": start, "end": end, "dtype": part.dtype, "shape": shape}
-        entry = graph.add("part", x, name=part.name, **told)
+        place = {"start": start, "end": end, "dtype": part.dtype, "shape": shape}
+        entry = graph.add("part", x, name=part.name, **place)
         if picture is not None:
             entry = _picture(picture, graph, entry, f"encoder.{part.name}")
-        seen.append(entry)
+        features.append(entry)
         start = end
-    return graph.add("concat", *seen)
+    return graph.add("concat", *features)
 
 
 def _picture(picture: Picture, graph: Graph, x: str, name: str) -> str:
@@ -214,31 +202,45 @@ def _section(section: Section, graph: Graph, x: str, name: str) -> str:
     return x
 
 
-@singledispatch
 def _head(actor: Any, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    """An actor's action, without and with exploring, before the border."""
-    raise ConfigError(f"a policy file cannot express an actor of type '{type(actor).__name__}'")
-
-
-@_head.register
-def _(actor: DeterministicActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
+    """Add an actor; returns its normalized action without and with exploration."""
+    if not isinstance(actor, ACTORS):
+        raise ConfigError(f"a policy file cannot express an actor of type '{type(actor).__name__}'")
     features = graph.encode(x, actor.encoder, "actor.encoder")
-    action = graph.add("tanh", graph.dense(features, actor.head, "actor.head"))
-    noise = graph.keep("exploration_noise", policy.exploration_noise)
-    return action, graph.clip(graph.add("normal", action, noise), -1.0, 1.0)
+    if isinstance(actor, networks.MultiCategoricalActor):
+        ends = itertools.accumulate(actor.choices, initial=0)
+        logits = [
+            graph.dense(features, actor.head, f"actor.head.{place}", slice(start, end))
+            for place, (start, end) in enumerate(itertools.pairwise(ends))
+        ]
+        likeliest = [graph.add("argmax", own) for own in logits]
+        drawn = [graph.add("categorical", own) for own in logits]
+        return graph.add("stack", *likeliest), graph.add("stack", *drawn)
+    if isinstance(actor, networks.SquashedGaussianActor | networks.BoundedGaussianActor):
+        return _gaussian(actor, graph, features)
+    output = graph.dense(features, actor.head, "actor.head")
+    if isinstance(actor, networks.CategoricalActor):
+        return graph.add("argmax", output), graph.add("categorical", output)
+    if isinstance(actor, networks.DeterministicActor):
+        action = graph.add("tanh", output)
+        noise = graph.keep("exploration_noise", policy.exploration_noise)
+        return action, graph.clip(graph.add("normal", action, noise), -1.0, 1.0)
+    std = np.exp(np.asarray(actor.log_std))
+    if isinstance(actor, networks.GaussianActor):
+        return output, graph.add("normal", output, graph.keep("std", std))
+    variances = graph.keep("noise.variances", std**2)
+    return output, graph.add("normal", output, graph.add("spread", features, variances))
 
 
-@_head.register
-def _(actor: SquashedGaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    mean, log_std = _halves(actor, graph, x)
-    log_std = graph.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
-    drawn = graph.add("normal", mean, graph.add("exp", log_std))
-    return graph.add("tanh", mean), graph.add("tanh", drawn)
-
-
-@_head.register
-def _(actor: BoundedGaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    mean, spread = _halves(actor, graph, x)
+def _gaussian(actor: Any, graph: Graph, features: str) -> tuple[str, str]:
+    """Add a Gaussian whose head computes the mean and the spread, each by half of its outputs."""
+    size = actor.head.bias.shape[-1] // 2
+    mean = graph.dense(features, actor.head, "actor.mean", slice(0, size))
+    spread = graph.dense(features, actor.head, "actor.spread", slice(size, 2 * size))
+    if isinstance(actor, networks.SquashedGaussianActor):
+        log_std = graph.clip(spread, LOG_STD_MIN, LOG_STD_MAX)
+        drawn = graph.add("normal", mean, graph.add("exp", log_std))
+        return graph.add("tanh", mean), graph.add("tanh", drawn)
     mean = graph.add("tanh", mean)
     width = graph.keep("std.width", np.float32(STD_MAX - STD_MIN))
     least = graph.keep("std.least", np.float32(STD_MIN))
@@ -246,51 +248,8 @@ def _(actor: BoundedGaussianActor, graph: Graph, x: str, policy: Any) -> tuple[s
     return mean, graph.clip(graph.add("normal", mean, std), -1.0, 1.0)
 
 
-@_head.register
-def _(actor: GaussianActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    features = graph.encode(x, actor.encoder, "actor.encoder")
-    mean = graph.dense(features, actor.head, "actor.head")
-    return mean, graph.add("normal", mean, graph.keep("std", np.exp(np.asarray(actor.log_std))))
-
-
-@_head.register
-def _(actor: StateDependentActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    features = graph.encode(x, actor.encoder, "actor.encoder")
-    mean = graph.dense(features, actor.head, "actor.head")
-    variances = graph.keep("noise.variances", np.exp(np.asarray(actor.log_std)) ** 2)
-    return mean, graph.add("normal", mean, graph.add("spread", features, variances))
-
-
-@_head.register
-def _(actor: CategoricalActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    features = graph.encode(x, actor.encoder, "actor.encoder")
-    logits = graph.dense(features, actor.head, "actor.head")
-    return graph.add("argmax", logits), graph.add("categorical", logits)
-
-
-@_head.register
-def _(actor: MultiCategoricalActor, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
-    features = graph.encode(x, actor.encoder, "actor.encoder")
-    ends = itertools.accumulate(actor.choices, initial=0)
-    logits = [
-        graph.dense(features, actor.head, f"actor.head.{place}", slice(start, end))
-        for place, (start, end) in enumerate(itertools.pairwise(ends))
-    ]
-    likeliest = [graph.add("argmax", own) for own in logits]
-    drawn = [graph.add("categorical", own) for own in logits]
-    return graph.add("stack", *likeliest), graph.add("stack", *drawn)
-
-
-def _halves(actor: Any, graph: Graph, x: str) -> tuple[str, str]:
-    """The two halves of a Gaussian's head."""
-    features = graph.encode(x, actor.encoder, "actor.encoder")
-    size = actor.head.bias.shape[-1] // 2
-    mean = graph.dense(features, actor.head, "actor.mean", slice(0, size))
-    return mean, graph.dense(features, actor.head, "actor.spread", slice(size, 2 * size))
-
-
 def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
-    """The choice that the critics value most, on average; random ones with probability ε."""
+    """Add the choice with the highest mean value of the critics; and ε-greedy exploration."""
     critics = size_of(policy.critic)
     values = [_q_values(chosen(policy.critic, place), graph, x, place) for place in range(critics)]
     greedy = graph.add("argmax", values[0] if critics == 1 else graph.add("mean", *values))
@@ -301,9 +260,9 @@ def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
 def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
     name = f"critic.{place}"
     features = graph.encode(x, critic.encoder, f"{name}.encoder")
-    if isinstance(critic, QValues):
+    if isinstance(critic, networks.QValues):
         return graph.dense(features, critic.head, f"{name}.head")
-    if not isinstance(critic, DuelingQValues):
+    if not isinstance(critic, networks.DuelingQValues):
         raise ConfigError(
             f"a policy file cannot express a critic of type '{type(critic).__name__}'"
         )
@@ -316,8 +275,8 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
     return graph.add("add", value, graph.add("center", advantage))
 
 
-def _border(graph: Graph, x: str, spec: Spec) -> str:
-    """From the library's actions to the environment's, as `envs.spaces.ActionMap` does it."""
+def _map_actions(graph: Graph, x: str, spec: Spec) -> str:
+    """Map normalized actions to the environment's own, as `envs.spaces.ActionMap` does."""
     action = spec.action
     if isinstance(action, Joint):
         action = action.of
@@ -338,16 +297,16 @@ def _border(graph: Graph, x: str, spec: Spec) -> str:
     return x if action.shape == flat else graph.add("reshape", x, shape=list(action.shape))
 
 
-def _refuse_members(name: str, weight: Any, axes: int) -> None:
+def _refuse_seed_axis(name: str, weight: Any, axes: int) -> None:
     if weight.ndim != axes:
         raise ConfigError(
-            f"{name} has shape {weight.shape}: one member's policy can be described, "
+            f"{name} has shape {weight.shape}: the policy of one seed can be described, "
             "not all at once"
         )
 
 
 def _as_json(value: Any) -> Any:
-    """As it will come back from a file: lists instead of tuples."""
+    """Convert tuples to lists, as a file would."""
     return json.loads(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""A policy as an ONNX model: normalizer and action map inside, no exploration.
+"""A policy as an ONNX model: with normalizer and action map, without exploration.
 
 Opset 17 and IR version 8, which onnxruntime reads since 1.12. The input `observation` is
 [batch, *shape], and that of a Dict one input for each entry, by its name; the output `action` is in
@@ -27,7 +27,7 @@ OPSET, IR_VERSION = 17, 8
 
 
 def export_policy(path: str | Path, describe: Callable[[], Description]) -> Path:
-    """As the ending of the name asks for."""
+    """Write a policy as ONNX or as safetensors, by the ending of the name."""
     kind = Path(path).suffix
     if kind not in (".safetensors", ".onnx"):
         raise ConfigError(f"{path}: a policy is exported as .safetensors or .onnx")
@@ -69,8 +69,8 @@ def _model(description: Description) -> Any:
         helper.make_graph(
             graph.nodes,
             "policy",
-            [value(*told) for told in inputs],
-            [value(*told) for told in outputs],
+            [value(*entry) for entry in inputs],
+            [value(*entry) for entry in outputs],
             graph.initializers,
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -78,10 +78,13 @@ def _model(description: Description) -> Any:
         producer_name="understudy",
         producer_version=str(description.about.get("understudy", "")),
     )
-    told = {"understudy.spec": description.spec, "understudy.about": description.about}
-    metadata = {name: json.dumps(what) for name, what in told.items()}
-    numbers = {"opset": str(OPSET), "ir_version": str(IR_VERSION)}
-    helper.set_model_props(model, metadata | numbers)
+    metadata = {
+        "understudy.spec": json.dumps(description.spec),
+        "understudy.about": json.dumps(description.about),
+        "opset": str(OPSET),
+        "ir_version": str(IR_VERSION),
+    }
+    helper.set_model_props(model, metadata)
     return model
 
 
@@ -135,36 +138,39 @@ class _Graph:
             if name in self._arrays:
                 self.keep(name, self._arrays[name])
         inputs = [self._names.get(name, name) for name in node.inputs]
-        output = self._names.get(node.output, node.output)
-        if node.operation == "part":  # it is an input by itself
-            entry = self._entries[node.settings["name"]]
-            picture = node.settings["shape"] == entry.shape and len(entry.shape) > 1
+        operation, settings = node.operation, node.settings
+        if operation == "part":  # it is an input by itself
+            entry = self._entries[settings["name"]]
+            picture = settings["shape"] == entry.shape and len(entry.shape) > 1
             self._names[node.output] = entry.name if picture else self.flat(entry)
-        elif node.operation in SAME:
-            self.add(SAME[node.operation], *inputs, output=output)
-        elif node.operation in COMPOSED:
-            COMPOSED[node.operation](self, *inputs, output=output, **node.settings)
+            return
+        if operation in OPERATORS:
+            operator, attributes = OPERATORS[operation]
+            self.add(operator, *inputs, **attributes, **settings)
+        elif operation in CHAINS:
+            x, *others = inputs
+            for operator, other in zip(CHAINS[operation], others, strict=True):
+                x = self.add(operator, x, other)
+        elif operation in COMPOSED:
+            COMPOSED[operation](self, *inputs, **settings)
         else:
-            raise ConfigError(f"ONNX export does not know the operation '{node.operation}'")
+            raise ConfigError(f"ONNX export does not know the operation '{operation}'")
+        self.nodes[-1].output[0] = self._names.get(node.output, node.output)
 
     def flat(self, entry: _Entry) -> str:
         """An entry as a vector of floats; a choice as one 1 among 0s."""
         if not entry.choices:
             return entry.name if len(entry.shape) == 1 else self.add("Flatten", entry.name, axis=1)
         chosen = self.add("Sub", entry.name, self.integers(entry.start))
-        depth, values = (
-            self.integers(entry.choices),
-            self.keep("number.0_1", np.array([0, 1], np.float32)),
-        )
-        return self.add("OneHot", chosen, depth, values, axis=-1)
+        values = self.keep("number.0_1", np.array([0, 1], np.float32))
+        return self.add("OneHot", chosen, self.integers(entry.choices), values, axis=-1)
 
     def integers(self, *values: int) -> str:
         name = "integers." + "_".join(map(str, values))
         return self.keep(name, np.array(values, np.int64))
 
-    def columns(self, x: str, start: int, end: int, output: str | None = None) -> str:
-        bounds = self.integers(start), self.integers(end), self.integers(-1)
-        return self.add("Slice", x, *bounds, output=output)
+    def columns(self, x: str, start: int, end: int) -> str:
+        return self.add("Slice", x, *map(self.integers, (start, end, -1)))
 
     def keep(self, name: str, array: Any) -> str:
         from onnx import numpy_helper
@@ -184,88 +190,48 @@ class _Graph:
     def number(self, value: float) -> str:
         return self.keep(f"number.{value:.9g}", np.float32(value))
 
-    def add(self, operator: str, *inputs: str, output: str | None = None, **settings: Any) -> str:
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         from onnx import helper
 
-        output = output or f"inner.{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [output], **settings))
+        output = f"inner.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
         return output
 
 
-def _standardize(graph: _Graph, x: str, mean: str, deviation: str, output: str) -> None:
-    graph.add("Div", graph.add("Sub", x, mean), deviation, output=output)
+# Each of these functions ends with the operator that computes the node's value.
 
 
-def _clip(graph: _Graph, x: str, low: str, high: str, output: str) -> None:
-    """`Clip` takes no bounds per dimension."""
-    graph.add("Min", graph.add("Max", x, low), high, output=output)
-
-
-def _scale(graph: _Graph, x: str, factor: str, offset: str, output: str) -> None:
-    graph.add("Add", graph.add("Mul", x, factor), offset, output=output)
-
-
-def _layer_norm(graph: _Graph, x: str, scale: str, offset: str, output: str, epsilon: float):
-    settings = {"axis": -1, "epsilon": epsilon}
-    graph.add("LayerNormalization", x, scale, offset, output=output, **settings)
-
-
-def _silu(graph: _Graph, x: str, output: str) -> None:
-    graph.add("Mul", x, graph.add("Sigmoid", x), output=output)
-
-
-def _gelu(graph: _Graph, x: str, output: str) -> None:
-    """With tanh, as JAX has it; `Gelu` comes with opset 20 only."""
+def _gelu(graph: _Graph, x: str) -> None:
+    """With tanh, as in JAX; `Gelu` exists from opset 20 on."""
     cube = graph.add("Mul", graph.add("Mul", graph.add("Mul", x, x), x), graph.number(0.044715))
     bent = graph.add("Mul", graph.add("Add", x, cube), graph.number(math.sqrt(2 / math.pi)))
     gate = graph.add("Add", graph.add("Tanh", bent), graph.number(1.0))
-    graph.add("Mul", graph.add("Mul", x, graph.number(0.5)), gate, output=output)
+    graph.add("Mul", graph.add("Mul", x, graph.number(0.5)), gate)
 
 
-def _center(graph: _Graph, x: str, output: str) -> None:
-    graph.add("Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1), output=output)
-
-
-def _argmax(graph: _Graph, x: str, output: str) -> None:
-    graph.add("ArgMax", x, output=output, axis=-1, keepdims=0)
-
-
-def _stack(graph: _Graph, *values: str, output: str) -> None:
+def _stack(graph: _Graph, *values: str) -> None:
     columns = [graph.add("Unsqueeze", value, graph.integers(-1)) for value in values]
-    graph.add("Concat", *columns, output=output, axis=-1)
+    graph.add("Concat", *columns, axis=-1)
 
 
-def _reshape(graph: _Graph, x: str, output: str, shape: list[int]) -> None:
-    graph.add("Reshape", x, graph.integers(-1, *shape), output=output)
-
-
-def _image(graph: _Graph, x: str, output: str, order: list[int], shape: list[int], largest: float):
+def _image(graph: _Graph, x: str, order: list[int], shape: list[int], largest: float) -> None:
     height, width, *others = (axis + 1 for axis in order)
     turned = graph.add("Transpose", x, perm=[0, *others, height, width])
     rows = graph.integers(-1, shape[2], shape[0], shape[1])
     numbers = graph.add("Cast", graph.add("Reshape", turned, rows), to=1)  # to float32
-    graph.add("Div", numbers, graph.number(largest), output=output)
+    graph.add("Div", numbers, graph.number(largest))
 
 
-def _conv(graph: _Graph, x: str, weight: str, bias: str, output: str, stride: int, padding: str):
-    settings = {"strides": [stride, stride], "auto_pad": _PADDING[padding]}
-    graph.add("Conv", x, weight, bias, output=output, **settings)
+def _conv(graph: _Graph, x: str, weight: str, bias: str, stride: int, padding: str) -> None:
+    graph.add("Conv", x, weight, bias, strides=[stride] * 2, auto_pad=_PADDING[padding])
 
 
-def _max_pool(graph: _Graph, x: str, output: str, size: int, stride: int) -> None:
-    settings = {"kernel_shape": [size, size], "strides": [stride, stride]}
-    graph.add("MaxPool", x, output=output, auto_pad=_PADDING["SAME"], **settings)
+def _max_pool(graph: _Graph, x: str, size: int, stride: int) -> None:
+    padding = _PADDING["SAME"]
+    graph.add("MaxPool", x, kernel_shape=[size] * 2, strides=[stride] * 2, auto_pad=padding)
 
 
-def _flatten(graph: _Graph, x: str, output: str) -> None:
-    graph.add("Flatten", graph.add("Transpose", x, perm=[0, 2, 3, 1]), output=output, axis=1)
-
-
-def _concat(graph: _Graph, *values: str, output: str) -> None:
-    graph.add("Concat", *values, output=output, axis=-1)
-
-
-def _gru(graph: _Graph, memory: str, projected: str, recurrent: str, bias: str, output: str):
+def _gru(graph: _Graph, memory: str, projected: str, recurrent: str, bias: str) -> None:
     size, own = graph.rows_of(recurrent), graph.add("MatMul", memory, recurrent)
     both = [graph.columns(x, 0, 2 * size) for x in (projected, own)]
     gates = graph.add("Sigmoid", graph.add("Add", *both))
@@ -275,10 +241,10 @@ def _gru(graph: _Graph, memory: str, projected: str, recurrent: str, bias: str, 
     candidate = graph.add("Tanh", fresh)
     apart = graph.add("Sub", memory, candidate)
     kept = graph.add("Mul", graph.columns(gates, size, 2 * size), apart)
-    graph.add("Add", candidate, kept, output=output)
+    graph.add("Add", candidate, kept)
 
 
-def _lstm(graph: _Graph, memory: str, projected: str, recurrent: str, output: str) -> None:
+def _lstm(graph: _Graph, memory: str, projected: str, recurrent: str) -> None:
     size = graph.rows_of(recurrent)
     own = graph.add("MatMul", graph.columns(memory, 0, size), recurrent)
     gates = graph.add("Add", projected, own)
@@ -289,48 +255,44 @@ def _lstm(graph: _Graph, memory: str, projected: str, recurrent: str, output: st
     kept = graph.add("Mul", keep, graph.columns(memory, size, 2 * size))
     cell = graph.add("Add", kept, graph.add("Mul", take, fresh))
     hidden = graph.add("Mul", show, graph.add("Tanh", cell))
-    graph.add("Concat", hidden, cell, output=output, axis=-1)
+    graph.add("Concat", hidden, cell, axis=-1)
 
 
-def _columns(graph: _Graph, x: str, output: str, start: int, end: int) -> None:
-    graph.columns(x, start, end, output)
-
-
-def _unravel(graph: _Graph, x: str, output: str, choices: list[int]) -> None:
+def _unravel(graph: _Graph, x: str, choices: list[int]) -> None:
     weights = [math.prod(choices[place + 1 :]) for place in range(len(choices))]
     column = graph.add("Unsqueeze", x, graph.integers(-1))
-    whole = graph.add("Div", column, graph.integers(*weights))
-    graph.add("Mod", whole, graph.integers(*choices), output=output)
+    graph.add("Mod", graph.add("Div", column, graph.integers(*weights)), graph.integers(*choices))
 
 
 _PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}  # an odd pixel goes to the end
-SAME = {
-    "dense": "Gemm",
-    "relu": "Relu",
-    "tanh": "Tanh",
-    "elu": "Elu",
-    "sigmoid": "Sigmoid",
-    "add": "Add",
-    "mean": "Mean",
+# Operation -> the one operator that computes it, and its attributes.
+OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("Gemm", {}),
+    "argmax": ("ArgMax", {"axis": -1, "keepdims": 0}),
+    "concat": ("Concat", {"axis": -1}),
+    "layer_norm": ("LayerNormalization", {"axis": -1}),
 }
-COMPOSED: dict[str, Callable[..., None]] = {
+for _name in ("relu", "tanh", "elu", "sigmoid", "add", "mean"):
+    OPERATORS[_name] = (_name.capitalize(), {})
+# Operation -> operators, each of the value so far and the next input. `Clip` takes no bounds per
+# dimension.
+CHAINS = {"standardize": ("Sub", "Div"), "clip": ("Max", "Min"), "scale": ("Mul", "Add")}
+COMPOSED: dict[str, Callable[..., object]] = {
     "image": _image,
     "conv": _conv,
     "max_pool": _max_pool,
-    "flatten": _flatten,
-    "concat": _concat,
+    "flatten": lambda graph, x: graph.add(
+        "Flatten", graph.add("Transpose", x, perm=[0, 2, 3, 1]), axis=1
+    ),
     "gru": _gru,
     "lstm": _lstm,
-    "columns": _columns,
+    "columns": _Graph.columns,
     "unravel": _unravel,
-    "standardize": _standardize,
-    "clip": _clip,
-    "scale": _scale,
-    "layer_norm": _layer_norm,
-    "silu": _silu,
+    "silu": lambda graph, x: graph.add("Mul", x, graph.add("Sigmoid", x)),
     "gelu": _gelu,
-    "center": _center,
-    "argmax": _argmax,
+    "center": lambda graph, x: graph.add(
+        "Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1)
+    ),
     "stack": _stack,
-    "reshape": _reshape,
+    "reshape": lambda graph, x, shape: graph.add("Reshape", x, graph.integers(-1, *shape)),
 }
