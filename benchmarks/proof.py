@@ -56,7 +56,7 @@ import understudy as us
 from understudy.agent import agent_class
 from understudy.runs import checkpoint
 from understudy.runs.files import write_whole
-from understudy.runs.lock import RunLock
+from understudy.runs.lock import lock_directory
 
 HERE = Path(__file__).resolve().parent
 LOG_EVERY = 500  # steps between looks at the clock
@@ -309,7 +309,7 @@ def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
 def run_rows(rows: list[Row], options: argparse.Namespace) -> None:
     clock = Clock(options.minutes, options.checkpoint_minutes)
     options.work.mkdir(parents=True, exist_ok=True)
-    with RunLock(options.work):
+    with lock_directory(options.work):
         check_settings(rows, options)
         for row in rows:
             for program in programs(row, options):

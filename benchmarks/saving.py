@@ -18,7 +18,7 @@ from host_parts import begin, settle
 
 import understudy as us
 from understudy.runs import checkpoint
-from understudy.runs.checkpoint_writer import Saver
+from understudy.runs.background_writer import BackgroundWriter
 
 INTERVAL = 50_000
 
@@ -50,9 +50,9 @@ def main() -> None:
         for number in range(2 * options.rounds):
             settle(trainer)
             start = time.perf_counter()
-            saver = Saver()
+            saver = BackgroundWriter()
             if number % 2:
-                groups, manifest = agent._capture(True)
+                groups, manifest = agent.capture(True)
                 copying.append(time.perf_counter() - start)
                 place = Path(folder) / "c"
                 saver.submit("c", lambda p=place, g=groups, m=manifest: checkpoint.write(p, g, m))

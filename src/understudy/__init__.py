@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from understudy.networks import Networks
     from understudy.ops.schedules import constant, cosine, exponential, linear, piecewise
     from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-    from understudy.qd.run import QDRunConfig
-    from understudy.runs.run import RunConfig
+    from understudy.runs.config import QDRunConfig, RunConfig
     from understudy.types import UnderstudyError
 
 __all__ = [
@@ -87,11 +86,11 @@ _HOME = {
     "MAPElitesConfig": "qd.config",
     "PGAME": "agent.illumination",
     "PGAMEConfig": "qd.config",
-    "QDRunConfig": "qd.run",
+    "QDRunConfig": "runs.config",
     "Repertoire": "agent.repertoire",
     "load": "agent",
     "Networks": "networks",
-    "RunConfig": "runs.run",
+    "RunConfig": "runs.config",
     "UnderstudyError": "types",
     "action_penalty": "algorithms.aux_losses",
     "kl_to_reference": "algorithms.aux_losses",

@@ -32,16 +32,16 @@ def test_episodes_are_not_those_by_which_the_best_is_picked(agent):
     assert found != selecting
     assert found == returns(agent, 6) == returns(agent, 6, seed=3)
     assert returns(agent, 6, seed=4) not in (found, selecting)
-    before = agent._evaluating.scores.copy()
+    before = agent.evaluator.scores.copy()
     agent.evaluate(3, seed=11)
-    np.testing.assert_array_equal(agent._evaluating.scores, before)
+    np.testing.assert_array_equal(agent.evaluator.scores, before)
 
 
 def test_environments_of_earlier_evaluations_are_closed(agent):
     for seed in range(20, 25):
         agent.evaluate(2, seed=seed)
     agent.selection_returns(2)
-    kept = [(plan.seeds.stream, plan.seeds.seed) for plan in agent._evaluating._runners]
+    kept = [(plan.seeds.stream, plan.seeds.seed) for plan in agent.evaluator.runners]
     assert sorted(kept) == [(SELECTION, agent.seed), (EVALUATION, 24)]
 
 

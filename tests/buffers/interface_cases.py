@@ -177,7 +177,7 @@ def add_singly(buffer: Buffer, state, played: Played):
 
 # -- the model ------------------------------------------------------------------------------------
 
-LogRow = dict[str, np.ndarray]
+Facts = dict[str, np.ndarray]
 
 
 def frames_of(buffer: Buffer) -> Buffer:
@@ -188,7 +188,7 @@ def sequences_of(buffer: Buffer) -> Sequences | None:
     return getattr(frames_of(buffer), "sequences", None)
 
 
-def possible_samples(buffer: Buffer, played: Played) -> dict[int, LogRow]:
+def possible_samples(buffer: Buffer, played: Played) -> dict[int, Facts]:
     """Each sample that a buffer may give after all of this."""
     if isinstance(buffer, RolloutBuffer):
         return {0: rollout_facts(buffer, played)}
@@ -211,7 +211,7 @@ def newest_steps(buffer: ReplayBuffer, played: Played) -> dict[int, tuple[list[S
     }
 
 
-def step_facts(slots: list[Slot], place: int) -> LogRow:
+def step_facts(slots: list[Slot], place: int) -> Facts:
     slot = slots[place]
     if not slot.step:  # a row of a sequence: the final frame of an episode
         return dict(action=0, reward=0, discount=0, weight=0)
@@ -226,7 +226,7 @@ def step_facts(slots: list[Slot], place: int) -> LogRow:
     )
 
 
-def sequence_facts(slots: list[Slot], place: int, parts: Sequences) -> LogRow:
+def sequence_facts(slots: list[Slot], place: int, parts: Sequences) -> Facts:
     whole = parts.burn_in + parts.length
     known = slots[place : place + whole + N_STEP]
     observation = np.full((whole + N_STEP, *slots[0].observation.shape), np.nan)
@@ -249,7 +249,7 @@ def sequence_facts(slots: list[Slot], place: int, parts: Sequences) -> LogRow:
     )
 
 
-def rollout_facts(buffer: RolloutBuffer, played: Played) -> LogRow:
+def rollout_facts(buffer: RolloutBuffer, played: Played) -> Facts:
     """The newest rows, in order; before the first there is nothing."""
     horizon = buffer.horizon
     steps, chunk_valid, recurrent_state, _, _ = played.chunk
@@ -286,7 +286,7 @@ def rollout_facts(buffer: RolloutBuffer, played: Played) -> LogRow:
 # -- batches as samples ---------------------------------------------------------------------------
 
 
-def to_samples(buffer: Buffer, batch) -> tuple[np.ndarray, LogRow]:
+def to_samples(buffer: Buffer, batch) -> tuple[np.ndarray, Facts]:
     """Ids and facts of the samples of a batch, [samples, ...]."""
     if isinstance(buffer, RolloutBuffer):
         facts = batch._replace(memory=None, extras=None)._asdict()
@@ -308,7 +308,7 @@ def to_samples(buffer: Buffer, batch) -> tuple[np.ndarray, LogRow]:
     return number_of(newest(history.observation[:, 0])), facts
 
 
-def assert_samples_are(batch, buffer: Buffer, possible: dict[int, LogRow], skip=()) -> np.ndarray:
+def assert_samples_are(batch, buffer: Buffer, possible: dict[int, Facts], skip=()) -> np.ndarray:
     """Each sample is one of the possible ones; returns their ids."""
     ids, facts = to_samples(buffer, batch)
     assert set(ids) <= set(possible)

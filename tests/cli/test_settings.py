@@ -17,7 +17,7 @@ from understudy.cli.settings import RunSettings, field_names
 from understudy.cli.train import TrainSettings
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
-from understudy.runs.run import RunConfig
+from understudy.runs.config import RunConfig
 
 SECTIONS = (TrainSettings, RunSettings, Guard, Cluster, RunConfig)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "command_line.md"

@@ -16,7 +16,6 @@ BY_NAME = {"getattr", "setattr", "delattr", "hasattr"}  # also methods: monkeypa
 
 # A file, and the names that it uses.
 KNOWN_LINES = """
-src/understudy/agent/illumination.py _refuse_empty _take
 src/understudy/cli/__init__.py _run_exitfuncs
 src/understudy/cli/parsing.py _option_string_actions
 src/understudy/distributed/loop.py _start _wide_setup
@@ -24,7 +23,6 @@ src/understudy/envs/brax.py _envs
 src/understudy/envs/make.py _max_episode_steps
 src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
-tests/agent/test_evaluation.py _evaluating _runners
 tests/algorithms/test_ddqn.py _policy
 tests/distributed/cluster_cases.py _pool
 tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ray
@@ -32,19 +30,8 @@ tests/distributed/test_loop.py _arrived _learn _policy _ray
 tests/distributed/test_nodes.py _private
 tests/distributed/test_replay_shards.py _workers
 tests/envs/test_native.py _elapsed_steps
-tests/faults/hostile_cases.py _digest
-tests/faults/test_best.py _evaluating _runners
-tests/faults/test_checkpoint_files.py _digest
 tests/faults/test_cluster.py _arrived _give_orders _pool _take_in _workers
 tests/faults/test_environment_contract.py _kept
-tests/faults/test_hostile_files.py _Ids
-tests/faults/test_interruption.py _play
-tests/faults/test_plain_mistakes.py _live
-tests/faults/test_random_changes.py _digest _read_arrays
-tests/faults/test_run_directory.py _evaluating _runners
-tests/faults/test_training.py _evaluating
-tests/qd/test_emitters.py _critic_steps _td3
-tests/qd/test_run.py _draw
 tests/reports/test_few_seeds.py _curves _returns
 tests/sweep/test_ray_tune.py _reason
 tests/sweep/test_vectorized.py _schedules

@@ -28,7 +28,7 @@ class Judge:
 
 
 def judged(agent, *returns):
-    agent._evaluating._runners[agent._evaluating.plan_selection(1)] = Judge(*returns)
+    agent.evaluator.runners[agent.evaluator.plan_selection(1)] = Judge(*returns)
     return agent
 
 

@@ -28,7 +28,7 @@ from understudy.reports.report import report
 from understudy.runner import Node
 from understudy.runs import checkpoint, files
 from understudy.runs.csv_log import CsvLog
-from understudy.runs.lock import RunLock
+from understudy.runs.lock import lock_directory
 from understudy.runs.loggers import _Ids
 from understudy.runs.policy_file import save_policy
 
@@ -218,7 +218,7 @@ def test_logs_locks_and_directories_follow_no_link(run, victim):
     with pytest.raises(ConfigError, match=r"other\.csv is a link"):
         CsvLog(run / "other.csv")
     (run / "run.lock").symlink_to(victim)
-    with pytest.raises(ConfigError, match=r"run\.lock is a link"), RunLock(run):
+    with pytest.raises(ConfigError, match=r"run\.lock is a link"), lock_directory(run):
         pass
     (run / "run.lock").unlink()
     shutil.move(run / "checkpoints", run.parent / "moved")

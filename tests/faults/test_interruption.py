@@ -78,7 +78,7 @@ def test_a_signal_within_a_step_ends_with_that_step(tmp_path):
 @pytest.mark.fault(34, "an evaluation is broken off, and made up for later")
 def test_an_evaluation_is_broken_off(tmp_path):
     agent = make("A2C", "jax:CartPole-v1")
-    agent._play = lambda episodes: os.kill(os.getpid(), signal.SIGTERM)
+    agent.evaluator.play = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(SystemExit):
         agent.train(120, run=QUICK, run_dir=tmp_path, progress=False)
     resumed = us.load(tmp_path)
@@ -107,14 +107,14 @@ def test_a_second_sigint_is_immediate():
 
 def test_what_may_be_broken_off_is():
     with Interruption(lambda: None) as interruption:
-        with pytest.raises(Interrupted), interruption.breaking():
+        with pytest.raises(Interrupted), interruption.interruptible():
             os.kill(os.getpid(), signal.SIGTERM)
             let_handlers_run()
             pytest.fail("it was not broken off")
-        with pytest.raises(Interrupted), interruption.breaking():
+        with pytest.raises(Interrupted), interruption.interruptible():
             pytest.fail("it was begun after somebody had asked to stop")
         with pytest.raises(SystemExit) as caught:
-            interruption.leave()
+            interruption.raise_signal()
     assert caught.value.code == 143
 
 

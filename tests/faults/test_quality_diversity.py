@@ -16,7 +16,8 @@ from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
-from understudy.qd.run import Position, capture, restore
+from understudy.qd.run import Position
+from understudy.qd.snapshot import capture, restore
 from understudy.runs import checkpoint
 from understudy.state_dict import state_dict
 from understudy.training.episode_runner import HostEpisodeRunner

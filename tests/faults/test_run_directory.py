@@ -12,7 +12,7 @@ import pytest
 import understudy as us
 from tests.faults.resume_cases import QUICK, make
 from understudy.runs import checkpoint
-from understudy.runs.lock import RunLock
+from understudy.runs.lock import lock_directory
 from understudy.training.episode_runner import EpisodeResults
 from understudy.types import CheckpointError, ConfigError
 
@@ -102,7 +102,7 @@ def test_an_unwritable_directory_is_refused_at_the_start(tmp_path):
 def test_two_runs_in_one_directory(tmp_path):
     agent = make(KIND, ENV)
     with (
-        RunLock(tmp_path),
+        lock_directory(tmp_path),
         pytest.raises(CheckpointError, match=rf"in use by another run \(process {os.getpid()}"),
     ):
         agent.train(20, run_dir=tmp_path, progress=False)
@@ -157,7 +157,7 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
 def test_the_last_checkpoint_knows_the_last_evaluation(tmp_path):
     """Also where it was due before the evaluation of the same step."""
     agent = make(KIND, ENV, num_seeds=2)
-    agent._evaluating._runners[agent._evaluating.plan_selection(1)] = Judge()
+    agent.evaluator.runners[agent.evaluator.plan_selection(1)] = Judge()
     agent.train(40, run=OFTEN, run_dir=tmp_path, progress=False)
     assert us.load(tmp_path).best.seed == agent.best.seed == agent.seed + 1
 

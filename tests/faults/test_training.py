@@ -67,9 +67,7 @@ def test_one_seed_that_diverges_leaves_the_others_alone(tmp_path, caplog):
     report(tmp_path / "seeds")
     assert "train/diverged_seeds" in (tmp_path / "seeds" / "report.html").read_text()
     broken = agents["seeds"]
-    assert np.isfinite(broken.evaluate(2)["returns"]).all() and np.isnan(
-        broken._evaluating.scores[1]
-    )
+    assert np.isfinite(broken.evaluate(2)["returns"]).all() and np.isnan(broken.evaluator.scores[1])
     assert broken.best.seed in (5, 7)
     again = us.load(tmp_path / "seeds")  # it stays frozen
     frozen = [leaf[1] for leaf in jax.tree.leaves(again.get_weights())]

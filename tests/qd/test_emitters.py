@@ -8,7 +8,7 @@ import pytest
 from tests.envs.walking_native import SPEC
 from tests.qd.qd_cases import SIZE, bits, flat, plan
 from understudy.qd import repertoire as qd
-from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
+from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, CombinedEmitter
 from understudy.qd.emitters.iso_line import vary
 from understudy.qd.map_elites import Generations
 from understudy.training.learner import updates
@@ -181,7 +181,7 @@ def test_all_offspring_climb(emitter, learner, experience, climbed):
     @jax.jit
     @jax.vmap
     def liked(policy):
-        return jnp.mean(emitter._td3.q_values(learner.state, seen, policy(seen))[0])
+        return jnp.mean(emitter.td3.q_values(learner.state, seen, policy(seen))[0])
 
     assert (np.asarray(liked(climbed)) > np.asarray(liked(policies(6)))).all()
 
@@ -210,7 +210,7 @@ def test_no_steps_give_copies_of_elites(learner, experience):
 
 
 def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
-    td3, count = emitter._td3, emitter._critic_steps
+    td3, count = emitter.td3, emitter.critic_steps
     assert count > td3.delays.period > 1, "some updates must leave the actor alone"
     told = learner
     one = jax.jit(lambda learner, index: updates(td3, BUFFER, learner, experience, index, 1)[0])
@@ -249,7 +249,7 @@ class Fixed(Emitter):
 
 
 def test_together_means_one_after_the_other():
-    both = Together([Fixed(2, 1.0), Fixed(0, 5.0), Fixed(3, 2.0)])
+    both = CombinedEmitter([Fixed(2, 1.0), Fixed(0, 5.0), Fixed(3, 2.0)])
     state, nothing = both.init(KEY), filled(policies(3))
     assert both.size == 5 and len(state) == 2
     assert both.ask(state, nothing, None, KEY)["weight"][:, 0].tolist() == [1, 1, 2, 2, 2]
@@ -259,7 +259,7 @@ def test_together_means_one_after_the_other():
 
 def test_parts_do_not_draw_alike():
     parents = filled(policies(3))
-    both = Together([IsoLine(4, 0.1, 0.1), IsoLine(4, 0.1, 0.1)])
+    both = CombinedEmitter([IsoLine(4, 0.1, 0.1), IsoLine(4, 0.1, 0.1)])
     children = flat(jax.jit(both.ask)(both.init(KEY), parents, None, KEY))
     assert not np.allclose(children[:4], children[4:])
 

@@ -10,9 +10,8 @@ from tests.envs.walking_native import NativeWalk, place
 from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.qd import repertoire as qd
-from understudy.qd.map_elites import Again, Generations
+from understudy.qd.map_elites import Reevaluation, Generations
 from understudy.qd.on_device import NativeIlluminator
-from understudy.qd.run import corrected
 
 pytestmark = pytest.mark.agents
 
@@ -52,7 +51,7 @@ def cells_of(state):
 
 def corrected_by(again, repertoire, cells):
     """In one program."""
-    return jax.jit(lambda repertoire: corrected(repertoire, cells, again))(repertoire)
+    return jax.jit(lambda repertoire: qd.corrected(repertoire, cells, *again))(repertoire)
 
 
 def found(again, repertoire, cells):
@@ -174,7 +173,7 @@ def test_policies_that_move_to_another_cell():
     fitness = np.stack([means - 0.5, means + 0.5], axis=1)
     to = centers[[0, 3, 4, 3, 1]]  # 1 and 3 meet in cell 3; 4 is lost for its NaN
     aside = np.array([0.1, 0.0])
-    again = Again(fitness, np.stack([to - aside, to + aside], axis=1))
+    again = Reevaluation(fitness, np.stack([to - aside, to + aside], axis=1))
     after = corrected_by(again, before, np.arange(5))
     assert np.flatnonzero(after.filled).tolist() == [0, 3, 4]
     assert np.asarray(after.fitness)[[0, 3, 4]].tolist() == [1.0, 4.0, 3.0]

@@ -10,10 +10,10 @@ import understudy as us
 from tests.envs.walking import Walk, place
 from tests.envs.walking_native import NativeWalk
 from tests.qd.qd_cases import SIZE, bits, config
-from understudy.qd.run import QDRunConfig
 from understudy.runs import checkpoint
+from understudy.runs.config import QDRunConfig
 from understudy.runs.csv_log import read_csv
-from understudy.runs.run_directory import Records
+from understudy.runs.run_directory import RunDirectory
 from understudy.types import CheckpointError, ConfigError, UnderstudyError
 
 pytestmark = pytest.mark.agents
@@ -94,7 +94,7 @@ def test_steps_are_those_of_all_evaluations(whole):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pictures take longer than these runs."""
-    monkeypatch.setattr(Records, "_draw", lambda self: None)
+    monkeypatch.setattr("understudy.agent.illumination.Illumination.draw", lambda *_: None)
 
 
 @pytest.mark.fault(30, "the same for quality-diversity, on native and on host environments")
@@ -102,19 +102,19 @@ def undrawn(monkeypatch):
 @pytest.mark.parametrize("how", ["its callback raised", "killed"])
 def test_a_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path, monkeypatch, undrawn, how):
     world, found, run_dir, _ = whole
-    keep = Records.checkpoint
+    save = RunDirectory.checkpoint
 
     def stop(facts):
         if facts.get("time/generations") == 4:
             if how == "killed":  # nothing is saved any more
-                monkeypatch.setattr(Records, "checkpoint", lambda *_: None)
+                monkeypatch.setattr(RunDirectory, "checkpoint", lambda *_: None)
             raise RuntimeError("a callback's mistake")
 
     begun = make(world)
     with pytest.raises(RuntimeError, match="a callback's mistake"):
         illuminate(begun, GENERATIONS, tmp_path / "run", callbacks=(stop,))
     begun.close()
-    monkeypatch.setattr(Records, "checkpoint", keep)
+    monkeypatch.setattr(RunDirectory, "checkpoint", save)
     resumed = us.PGAME.load(tmp_path / "run", **WORLDS[world])
     done = resumed.evaluations // SIZE
     assert 0 < done < GENERATIONS

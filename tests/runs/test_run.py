@@ -1,17 +1,20 @@
-"""The loop around the loop: what is logged and evaluated when, seen with a trainer that only
-counts."""
+"""A run logs, evaluates and saves when it should. The trainer here only counts."""
 
 import itertools
-from pathlib import Path
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
+from understudy.agent.training import TrainableAgent
 from understudy.algorithms import find
-from understudy.runs.run import Run, RunConfig
+from understudy.runs import checkpoint
+from understudy.runs.config import RunConfig
+from understudy.runs.run import Run
+from understudy.runs.run_directory import RunDirectory
 from understudy.training.snapshot import Position
-from understudy.training.trainer import Trainer, TrainingSetup
+from understudy.training.trainer import TrainingSetup, Trainer
 from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
 
 SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
@@ -56,32 +59,39 @@ class Counting(Trainer):
         pass
 
 
-class Keeping:
-    """Remembers at which steps it was asked to keep a checkpoint."""
+@pytest.fixture
+def saved(monkeypatch):
+    """The steps at which runs were asked to save. Pictures are not drawn."""
+    steps, save = [], RunDirectory.checkpoint
 
-    def __init__(self):
-        self.saved_at, self.steps = float("inf"), []
+    def checkpoint(directory):
+        steps.append(directory.trainable.count)
+        save(directory)
 
-    def checkpoint(self, steps):
-        self.steps.append(steps)
-
-    def newest(self):
-        return Path(f"at-{self.steps[-1]}") if self.steps else None
+    monkeypatch.setattr(RunDirectory, "checkpoint", checkpoint)
+    monkeypatch.setattr(TrainableAgent, "draw", lambda *_: None)
+    return steps
 
 
-def run(trainer, steps, callbacks=(), keeper=None, **settings):
+def no_arrays(trainer, experience):
+    return {"learner": {"steps": np.array(trainer.steps)}}, {}
+
+
+def run(trainer, steps, callbacks=(), run_dir=None, **settings):
     """The summary, the steps of all rows and the steps of those with an evaluation."""
-    members = trainer.setup.num_seeds
+    num_seeds, start = trainer.setup.num_seeds, trainer.steps
     evaluated = []
 
-    def evaluate():
+    def play():
         evaluated.append(trainer.steps)
-        return np.arange(4.0 * members).reshape(members, 4)
+        return np.arange(4.0 * num_seeds).reshape(num_seeds, 4)
 
-    summary = Run(trainer, evaluate, callbacks, RunConfig(**settings), keeper).train(steps)
-    rows = [facts["time/total_steps"] for facts in summary.history]
+    trainable = TrainableAgent(trainer, play, partial(no_arrays, trainer), None)
+    run = Run(trainable, RunConfig(**settings), start + steps, {"run": "this one"}, "a title")
+    summary = trainable.summary(start, 0.0, run.execute(run_dir, callbacks=callbacks))
+    rows = [row["time/total_steps"] for row in summary.history]
     assert evaluated == [
-        facts["time/total_steps"] for facts in summary.history if "eval/mean_reward" in facts
+        row["time/total_steps"] for row in summary.history if "eval/mean_reward" in row
     ]
     return summary, rows, evaluated
 
@@ -164,11 +174,11 @@ def test_what_a_row_says():
 def test_several_members_are_averaged_and_listed():
     trainer = Counting(num_seeds=2, metrics={"critic_loss": np.array([1.0, 3.0])})
     summary, _, _ = run(trainer, 10, log_every=10)
-    [facts] = summary.history
-    assert facts["rollout/ep_rew_mean"] == 6.0 and facts["rollout/ep_rew_per_seed"] == [1.0, 11.0]
-    assert facts["rollout/ep_len_mean"] == 5.5
-    assert facts["train/critic_loss"] == 2.0
-    assert facts["eval/mean_reward"] == 3.5 and facts["eval/mean_reward_per_seed"] == [1.5, 5.5]
+    [row] = summary.history
+    assert row["rollout/ep_rew_mean"] == 6.0 and row["rollout/ep_rew_per_seed"] == [1.0, 11.0]
+    assert row["rollout/ep_len_mean"] == 5.5
+    assert row["train/critic_loss"] == 2.0
+    assert row["eval/mean_reward"] == 3.5 and row["eval/mean_reward_per_seed"] == [1.5, 5.5]
     assert summary.returns is not None and summary.returns.shape == (2, 4)
 
 
@@ -179,7 +189,7 @@ def test_before_any_episode_has_ended_nothing_is_said_about_returns():
 
 def test_every_callback_gets_every_row():
     seen = ([], [])
-    callbacks = [lambda facts, place=place: seen[place].append(facts) for place in (0, 1)]
+    callbacks = [lambda row, place=place: seen[place].append(row) for place in (0, 1)]
     summary, rows, _ = run(Counting(), 30, callbacks, log_every=10, evaluate_every=0)
     assert seen[0] == seen[1] == summary.history
     assert rows == [10, 20, 30]
@@ -188,8 +198,8 @@ def test_every_callback_gets_every_row():
 def test_a_callback_may_ask_to_stop():
     told = []
 
-    def enough(facts):
-        return facts["time/total_steps"] >= 20
+    def enough(row):
+        return row["time/total_steps"] >= 20
 
     trainer = Counting()
     summary, _, _ = run(trainer, 100, [enough, told.append], log_every=10, evaluate_every=10)
@@ -200,7 +210,7 @@ def test_a_callback_may_ask_to_stop():
 def test_a_stopped_run_ends_with_an_evaluation():
     """Otherwise nobody would know how good the agent is that was stopped."""
     summary, _, evaluated = run(
-        Counting(), 100, [lambda facts: facts["time/total_steps"] >= 20], evaluate_every=50,
+        Counting(), 100, [lambda row: row["time/total_steps"] >= 20], evaluate_every=50,
         log_every=10,
     )  # fmt: skip
     assert evaluated == [20]
@@ -209,7 +219,7 @@ def test_a_stopped_run_ends_with_an_evaluation():
 
 def test_anything_but_true_goes_on():
     for answer in (None, False):
-        summary, _, _ = run(Counting(), 30, [lambda facts, a=answer: a], log_every=10)
+        summary, _, _ = run(Counting(), 30, [lambda row, a=answer: a], log_every=10)
         assert summary.steps == 30
 
 
@@ -226,23 +236,23 @@ def test_all_problems_of_a_run_config_are_reported_together():
     assert RunConfig(evaluate_every=0).evaluate_every == 0
 
 
-def test_checkpoints_are_kept_at_their_own_interval_and_at_the_end():
-    keeper = Keeping()
-    run(Counting(), 100, keeper=keeper, log_every=30, evaluate_every=0, checkpoint_every=40)
-    assert keeper.steps == [40, 80, 100]
-    keeper = Keeping()
-    run(Counting(), 100, keeper=keeper, log_every=30, checkpoint_every=0)
-    assert keeper.steps == [100]
+def test_checkpoints_are_kept_at_their_own_interval_and_at_the_end(saved, tmp_path):
+    settings = dict(log_every=30, evaluate_every=0, checkpoint_every=40)
+    run(Counting(), 100, run_dir=tmp_path / "often", **settings)
+    assert saved == [40, 80, 100]
+    assert [int(one.name) for one in checkpoint.numbered(tmp_path / "often")] == [80, 100]
+    saved.clear()
+    run(Counting(), 100, run_dir=tmp_path / "once", log_every=30, checkpoint_every=0)
+    assert saved == [100]
 
 
-def test_without_an_interval_checkpoints_follow_the_clock():
-    keeper = Keeping()
-    run(Counting(), 100, keeper=keeper, log_every=30)
-    assert keeper.steps == [100]
-    keeper = Keeping()
-    keeper.saved_at = float("-inf")  # long ago
-    run(Counting(), 100, keeper=keeper, log_every=30)
-    assert keeper.steps == [30, 60, 90, 100, 100]
+def test_without_an_interval_checkpoints_follow_the_clock(saved, tmp_path, monkeypatch):
+    run(Counting(), 100, run_dir=tmp_path / "quick", log_every=30)
+    assert saved == [100]
+    saved.clear()
+    monkeypatch.setattr("understudy.runs.run.SECONDS_BETWEEN", -1.0)
+    run(Counting(), 100, run_dir=tmp_path / "slow", log_every=30)
+    assert saved == [30, 60, 90, 100, 100]
 
 
 def test_what_was_not_told_before_a_stop_is_told_first():
@@ -253,31 +263,29 @@ def test_what_was_not_told_before_a_stop_is_told_first():
 
 
 @pytest.mark.fault(36, "a callback that raises: checkpoint first, then its own error")
-def test_a_callback_that_raises_costs_nothing_that_was_learned():
-    def broken(facts):
+def test_a_callback_that_raises_costs_nothing_that_was_learned(saved, tmp_path):
+    def broken(row):
         raise ZeroDivisionError("mine")
 
-    keeper = Keeping()
     with pytest.raises(ZeroDivisionError, match="mine"):
-        run(Counting(), 100, [broken], keeper=keeper, log_every=30)
-    assert keeper.steps == [30]
+        run(Counting(), 100, [broken], tmp_path, log_every=30)
+    assert saved == [30]
 
 
 @pytest.mark.fault(20, "ten discarded updates in a row: stop, naming the last good checkpoint")
-def test_an_error_in_training_names_the_last_good_checkpoint():
+def test_an_error_in_training_names_the_last_good_checkpoint(saved, tmp_path):
     class Diverging(Counting):
         def metrics(self):
             if self.steps >= 60:
                 raise UnderstudyError("training diverged")
             return {}
 
-    keeper = Keeping()
-    with pytest.raises(UnderstudyError, match="diverged; the last good checkpoint is at-50"):
-        run(Diverging(), 100, keeper=keeper, log_every=30, checkpoint_every=50)
+    with pytest.raises(UnderstudyError, match="diverged; the last good checkpoint is .*0050$"):
+        run(Diverging(), 100, run_dir=tmp_path, log_every=30, checkpoint_every=50)
 
 
 @pytest.mark.fault(23, "out of memory: batch and capacity are named, the last checkpoint too")
-def test_an_accelerator_out_of_memory_is_explained():
+def test_an_accelerator_out_of_memory_is_explained(saved, tmp_path):
     class Small(Counting):
         def advance(self, iterations):
             if self.steps >= 30:
@@ -285,8 +293,8 @@ def test_an_accelerator_out_of_memory_is_explained():
             super().advance(iterations)
 
     with pytest.raises(UnderstudyError, match="batch_size 256, buffer_size 1,000,000") as error:
-        run(Small(), 100, keeper=Keeping(), log_every=30, checkpoint_every=30)
-    assert "at-30" in str(error.value)
+        run(Small(), 100, run_dir=tmp_path, log_every=30, checkpoint_every=30)
+    assert str(checkpoint.place_of(tmp_path, 30)) in str(error.value)
 
 
 @pytest.mark.parametrize(

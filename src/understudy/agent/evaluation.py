@@ -1,26 +1,29 @@
-"""An agent's evaluations: environments that are kept between them, and the scores of the seeds."""
+"""The evaluations of an agent, and the scores of its seeds."""
 
 from typing import Any, final
 
 import numpy as np
 
-from understudy.agent.inside import Trained
 from understudy.algorithms.config import whole_number
 from understudy.envs.descriptors import Descriptor, find_descriptor
+from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import SELECTION
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
-from understudy.training.factory import make_episode_runner, plan_evaluation
-from understudy.training.meter import Meter, diverged
+from understudy.training.factory import Source, make_episode_runner, plan_evaluation
+from understudy.training.meter import diverged
+from understudy.training.setup import TrainingSetup
+from understudy.training.update import LearnerState
 from understudy.types import ConfigError, Continuous
 
 
 @final
-class Evaluating:
-    """Plays episodes with the present policies, and knows which seed did best."""
+class AgentEvaluator:
+    """Plays episodes with the policies of an agent, and remembers the scores of its seeds."""
 
-    def __init__(self, trained: Trained, env_name: str | None):
-        self._trained, self._env_name = trained, env_name
-        self._runners: dict[EpisodePlan, EpisodeRunner] = {}
+    def __init__(self, setup: TrainingSetup, source: Source, guard: Guard, env_name: str | None):
+        self._setup, self._source, self._guard = setup, source, guard
+        self._env_name = env_name
+        self.runners: dict[EpisodePlan, EpisodeRunner] = {}
         self.scores: np.ndarray | None = None  # mean return of each seed; NaN if it diverged
 
     def plan(
@@ -31,49 +34,50 @@ class Evaluating:
         deterministic: bool,
         epsilon: Any,
     ) -> EpisodePlan:
-        """Check what a user asks for. The default seed is the agent's own."""
-        episodes, source = whole_number("episodes", episodes, 1), self._trained.source
-        seed = self._trained.setup.seed if seed is None else whole_number("seed", seed, 0)
+        """Check the arguments of an evaluation. The default seed is the agent's."""
+        episodes = whole_number("episodes", episodes, 1)
+        seed = self._setup.seed if seed is None else whole_number("seed", seed, 0)
         if descriptor is not None:
-            descriptor = find_descriptor(source.descriptors, descriptor, self._env_name)
+            descriptor = find_descriptor(self._source.descriptors, descriptor, self._env_name)
         if epsilon is None:
             epsilon = 0.0
-        elif isinstance(self._trained.setup.spec.action, Continuous):
+        elif isinstance(self._setup.spec.action, Continuous):
             raise ConfigError("epsilon is for discrete actions, and this agent's are continuous")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
             raise ConfigError(f"epsilon must be a number, got {epsilon!r}")
         elif not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon must be between 0 and 1, got {epsilon:g}")
         return plan_evaluation(
-            self._trained.setup, source, episodes, descriptor=descriptor, seed=seed,
+            self._setup, self._source, episodes, descriptor=descriptor, seed=seed,
             explore=not deterministic, epsilon=float(epsilon),
         )  # fmt: skip
 
     def plan_selection(self, episodes: int) -> EpisodePlan:
-        """The episodes by which training selects the best policy."""
-        return plan_evaluation(self._trained.setup, self._trained.source, episodes)
+        """The episodes by which training selects the best seed."""
+        return plan_evaluation(self._setup, self._source, episodes)
 
-    def play(self, plan: EpisodePlan, policy: Any, meter: Meter) -> EpisodeResults:
-        """Evaluations that select the best policy set the scores; others do where none has. The
-        environments of the latest one of either kind are kept."""
-        if plan not in self._runners:
-            for other in [one for one in self._runners if one.seeds.stream == plan.seeds.stream]:
-                self._runners.pop(other).close()
-            trained = self._trained
-            self._runners[plan] = make_episode_runner(plan, trained.source, trained.guard)
-        results = plan.by_policy(self._runners[plan].run(policy))
+    def play(self, plan: EpisodePlan, learner: LearnerState) -> EpisodeResults:
+        """Play the episodes of a plan. An evaluation that selects the best seed sets the scores;
+        another one sets them if there are none. The environments of the last evaluation of either
+        kind stay open."""
+        if plan not in self.runners:
+            for other in [one for one in self.runners if one.seeds.stream == plan.seeds.stream]:
+                self.runners.pop(other).close()
+            self.runners[plan] = make_episode_runner(plan, self._source, self._guard)
+        policy = self._setup.algorithm.policy(learner.state)
+        results = plan.by_policy(self.runners[plan].run(policy))
         if plan.seeds.stream == SELECTION or self.scores is None:
-            self.scores = np.where(diverged(meter), np.nan, results.returns.mean(axis=1))
+            self.scores = np.where(diverged(learner.meter), np.nan, results.returns.mean(axis=1))
         return results
 
     @property
     def best(self) -> int:
-        """The seed with the best score; the first one before there are any."""
+        """The index of the seed with the best score; 0 before there are scores."""
         if self.scores is None:
             return 0
         return int(np.nan_to_num(self.scores, nan=-np.inf).argmax())
 
     def close(self) -> None:
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.close()
-        self._runners.clear()
+        self.runners.clear()

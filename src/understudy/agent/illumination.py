@@ -1,7 +1,6 @@
-"""Quality-diversity as users meet it: `us.PGAME` and `us.MAPElites`."""
+"""Quality-diversity: `us.PGAME` and `us.MAPElites`."""
 
 import contextlib
-import dataclasses
 import math
 import secrets
 from collections.abc import Sequence
@@ -13,12 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import understudy
 from understudy.agent.agent import Agent
 from understudy.agent.agents import TD3 as TD3Agent
-from understudy.agent.drawing import draw_growth
-from understudy.agent.loading import choose_cluster
-from understudy.agent.manifest import Manifest, read
+from understudy.agent.loading import choose_cluster, refuse_missing, refuse_other_spec
+from understudy.agent.manifest import Manifest, describe_setup, read
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
@@ -31,14 +28,16 @@ from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import EnvSource, resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
-from understudy.qd.map_elites import Again, Illuminator, Plan
+from understudy.qd.map_elites import Reevaluation, Illuminator, Plan
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
-from understudy.qd.run import Position, QDRun, QDRunConfig, QDSummary, capture, corrected, restore
+from understudy.qd.repertoire import corrected
+from understudy.qd.run import Position, QDSummary, TrainableRepertoire
+from understudy.qd.snapshot import capture, restore
 from understudy.runs import checkpoint
-from understudy.runs.run import Callback, check_callbacks
-from understudy.runs.run_directory import Subject
-from understudy.runs.watch import Counting, Watch
+from understudy.runs.config import QDRunConfig
+from understudy.runs.run import Callback, Run, check_callbacks
+from understudy.runs.run_directory import CURVE
 from understudy.state_dict import state_dict
 from understudy.training.compilation import set_up_compilation
 from understudy.training.devices import find_device
@@ -73,13 +72,14 @@ class Illumination:
         cluster: Cluster | None = None,
         device: str | None = None,
     ):
-        """`env` as for agents; its actions must be continuous. `descriptor` says what tells
-        behaviors apart: the name of one that the environment has (None: its usual one), or a
-        `us.Descriptor` of your own. Without a config, the preset for the environment is used. The
-        collectors of a `cluster` play the episodes."""
+        """`env` is as for agents; its actions must be continuous. `descriptor` measures behaviors:
+        the name of one that the environment has (None: its usual one), or your own
+        `us.Descriptor`. Without a config, the preset for the environment is used. The collectors of
+        a `cluster` play the episodes."""
         seed = whole_number("seed", seed, 0)
         set_up_compilation()
-        self._device, self._env_workers, self._guard = find_device(device), env_workers, guard
+        self._device = find_device(device)
+        self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self._source: Source = resolve(env)
         check_workers(env_workers, self._source)
         self.env_name = env if isinstance(env, str) else None
@@ -89,7 +89,7 @@ class Illumination:
         if not isinstance(config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name} takes a {wanted}, got a {got}")
-        self.config, self.seed, self._cluster = config, seed, cluster
+        self.config, self.seed = config, seed
         if cluster is not None and cluster.remote:
             native = isinstance(self._source, NativeEnv)
             check_cluster(cluster, config.generation_size, native, env_workers)
@@ -104,13 +104,11 @@ class Illumination:
         )
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
         if config.grid is not None:
-            self._plan.cells()  # one that does not fit is refused now
+            self._plan.cells()  # refuses a grid that does not fit the descriptor
         self._illuminator: Illuminator | None = None
         self._position = Position()
-        self._whole = True  # nothing that illumination needs was left out of a checkpoint
-        self._run = secrets.token_hex(8)  # which run a directory belongs to
-
-    # -- what everybody uses ----------------------------------------------------------------
+        self._resumable = True  # False if a checkpoint lacks the experience
+        self.run_id = secrets.token_hex(8)  # identifies the run in its directory
 
     def illuminate(
         self,
@@ -123,67 +121,66 @@ class Illumination:
         progress: bool = True,
         observers: Any = None,
     ) -> QDSummary:
-        """Evaluate that many policies more (in whole generations), and keep the best of each kind.
+        """Evaluate that many more policies (in whole generations), and keep the best of each cell.
 
-        With a `run_dir` everything is kept there: the log (progress.csv), the map (heat_map.png),
-        curves and checkpoints. SIGINT and SIGTERM end it after a generation, with a checkpoint.
+        A `run_dir` gets the log (progress.csv), the map (heat_map.png), curves and checkpoints.
+        SIGINT and SIGTERM end the run after a generation, with a checkpoint.
         """
         evaluations = whole_number("evaluations", evaluations, 1)
         callbacks = check_callbacks(callbacks, observers)
-        if not self._whole:
+        if not self._resumable:
             raise CheckpointError(
                 "this checkpoint holds a repertoire to use, but not the experience to go on from"
             )
-        run = run or QDRunConfig()
-        generations = math.ceil(evaluations / self.config.generation_size)
-        with self._on_device(), contextlib.ExitStack() as stack:
-            illuminator, position = self.illuminator, self._position
-            total = (position.generations + generations) * self.config.generation_size
-            facts = {"run_config": dataclasses.asdict(run), "total_steps": total}
-            about, title = self._about() | facts, f"{self.name} on {self._where}"
-            counting = Counting(self.evaluations, position.logged, "evaluations")
-            watch = Watch(stack, counting, about, title, None if run_dir is None else Path(run_dir))
-            subject = Subject(self._capture, None, self._draw)
-            records = watch.records(subject, run.keep_checkpoints)
-            watchers = [*watch.trackers(logger), *watch.progress(progress), *callbacks]
-            everybody = [*records, *watchers]
-            return QDRun(illuminator, position, everybody, run, *records).illuminate(generations)
+        config, size = run or QDRunConfig(), self.config.generation_size
+        with self._on_device():
+            trainable = TrainableRepertoire(
+                self.illuminator,
+                self._position,
+                config.reevaluation_episodes,
+                self.capture,
+                self.draw,
+            )
+            stop = self.evaluations + math.ceil(evaluations / size) * size
+            title = f"{self.name} on {self.env_name or 'your environment'}"
+            illumination = Run(trainable, config, stop, self._metadata(), title)
+            return trainable.summary(illumination.execute(run_dir, logger, callbacks, progress))
 
     @property
     def repertoire(self) -> Repertoire:
-        """What was found so far."""
+        """The repertoire so far."""
         with self._on_device():
             state = self.illuminator.state
-            # A copy: the next generation is computed where this one lies.
+            # A copy, because the next generation overwrites the arrays.
             cells = jax.tree.map(jnp.copy, state.repertoire)
-            return Repertoire(cells, self.descriptor, float(state.offset), self._embody)
+            return Repertoire(cells, self.descriptor, float(state.offset), self.make_agent)
 
-    def reevaluate(self, episodes: int = 10) -> tuple[Repertoire, Again]:
-        """The repertoire as it would be if every policy had been judged by its mean over fresh
-        episodes; and what they did there, in the order of `repertoire.filled`."""
+    def reevaluate(self, episodes: int = 10) -> tuple[Repertoire, Reevaluation]:
+        """Return the repertoire that results if every policy is scored by its mean over fresh
+        episodes, and the results of these episodes in the order of `repertoire.filled`."""
         found = self.repertoire
-        found._refuse_empty()
-        again = self.play(found.filled, episodes)
+        found.refuse_empty()
+        played = self.play(found.filled, episodes)
         with self._on_device():
-            cells = corrected(found.cells, found.filled, again)
-            return Repertoire(cells, self.descriptor, found.offset, self._embody), again
+            cells = corrected(found.cells, found.filled, *played)
+            return Repertoire(cells, self.descriptor, found.offset, self.make_agent), played
 
-    def play(self, cells: Sequence[int] | np.ndarray, episodes: int = 10) -> Again:
+    def play(self, cells: Sequence[int] | np.ndarray, episodes: int = 10) -> Reevaluation:
         """Play the policies of these cells in fresh episodes."""
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         with self._on_device():
             return self.illuminator.reevaluate(self._filled(cells), episodes)
 
-    def replay(self, cells: Sequence[int] | np.ndarray) -> Again:
-        """Play the policies of these cells once more in the very episodes they were found in."""
+    def replay(self, cells: Sequence[int] | np.ndarray) -> Reevaluation:
+        """Play the policies of these cells in the episodes in which they were found."""
         with self._on_device():
             return self.illuminator.replay(self._filled(cells))
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
         with self._on_device():
-            return checkpoint.write(path, *self._capture(experience))
+            return checkpoint.write(path, *self.capture(experience))
 
     def close(self) -> None:
         """Release environments and their processes."""
@@ -201,18 +198,15 @@ class Illumination:
         trust_environment: bool = False,
         device: str | None = None,
     ) -> Any:
-        """Restore a run, to go on with it bit for bit or to use its repertoire. An environment or
-        a descriptor of your own is handed in again. Without a `cluster` it has the one it had;
-        `us.Cluster()` is this process alone. An environment "module:Id" is made only where that
+        """Restore a run, to resume it bit for bit or to use its repertoire. An environment or a
+        descriptor of your own must be given again. Without a `cluster` the run has the one it had;
+        `us.Cluster()` uses this process alone. An environment "module:Id" is made only if that
         module is imported already, or with `trust_environment`."""
-        stored, manifest = read(path, cls.method)
-        about, place = manifest.about, stored.place
-        handed = {"env": env, "descriptor": descriptor}
-        missing = [name for name, own in handed.items() if own is None and about[name] is None]
-        if missing:
-            raise CheckpointError(
-                f"{place} needs what cannot be stored in it: give load(…) its {', '.join(missing)}"
-            )
+        manifest = read(path, cls.method)
+        about, place = manifest.about, manifest.stored.place
+        given = {"env": env, "descriptor": descriptor}
+        missing = [name for name, own in given.items() if own is None and about[name] is None]
+        refuse_missing(place, missing, "load")
         if env is None and not trust_environment:
             refuse_foreign_module(about["env"])
         found = cls(
@@ -225,16 +219,12 @@ class Illumination:
             cluster=choose_cluster(place, manifest.cluster, cluster),
             device=device,
         )
-        found._become(stored, manifest)
+        found._restore(manifest)
         return found
 
-    def _become(self, stored: checkpoint.Stored, manifest: Manifest) -> None:
-        about = manifest.about
-        if self._source.spec != manifest.spec:
-            raise CheckpointError(
-                f"{stored.place} was made on another environment: it expects {manifest.spec}, this "
-                f"one has {self._source.spec}"
-            )
+    def _restore(self, manifest: Manifest) -> None:
+        about, stored = manifest.about, manifest.stored
+        refuse_other_spec(stored.place, "made", manifest.spec, self._source.spec)
         over = about["described_by"].get("over")
         if self.descriptor.over != over:
             raise CheckpointError(
@@ -242,9 +232,9 @@ class Illumination:
                 f'"{self.descriptor.over}"'
             )
         with self._on_device():
-            self._whole = restore(self.illuminator, stored)
+            self._resumable = restore(self.illuminator, stored)
         self._position = manifest.position
-        self.preset, self._run = about["preset"], about["run"]
+        self.preset, self.run_id = about["preset"], about["run"]
 
     @property
     def name(self) -> str:
@@ -258,8 +248,6 @@ class Illumination:
     def __repr__(self) -> str:
         return f"{self.name}({self.env_name or 'environment'}, {self.evaluations} evaluations)"
 
-    # -- inside -----------------------------------------------------------------------------
-
     def _filled(self, cells: Sequence[int] | np.ndarray) -> np.ndarray:
         wanted, known = np.asarray(cells), self.repertoire.filled
         if not len(wanted) or not np.isin(wanted, known).all():
@@ -268,7 +256,7 @@ class Illumination:
 
     @property
     def illuminator(self) -> Illuminator:
-        """What evaluates generations; it is made when it is first asked for."""
+        """The object that evaluates generations, which is made when it is first asked for."""
         if self._illuminator is None:
             if isinstance(self._source, NativeEnv):
                 self._illuminator = NativeIlluminator(self._plan, self._source)
@@ -278,71 +266,58 @@ class Illumination:
 
     def _make_runner(self, source: EnvSource) -> EpisodeRunner:
         plan = self._plan.episode_plan
-        if self._cluster is not None and self._cluster.collectors:
-            return RemoteEpisodeRunner(self._cluster, plan, source, self._guard)
-        return HostEpisodeRunner(plan, source, self._env_workers, self._guard)
+        if self.cluster is not None and self.cluster.collectors:
+            return RemoteEpisodeRunner(self.cluster, plan, source, self.guard)
+        return HostEpisodeRunner(plan, source, self.env_workers, self.guard)
 
-    def _about(self) -> dict[str, Any]:
-        """What this is, for files; `load` makes it again from this."""
-        return {
-            "understudy": understudy.__version__,
-            "algorithm": self.method,
-            "env": self.env_name,
+    def capture(self, experience: bool) -> tuple[Any, Any]:
+        """Return the groups of arrays and the manifest of a checkpoint, on the host."""
+        groups, manifest = capture(self.illuminator, self._position, experience)
+        return groups, self._metadata() | manifest
+
+    def _metadata(self) -> dict[str, Any]:
+        """What `load` needs to build this object."""
+        described = self.descriptor
+        return describe_setup(self, self.method, self._plan.spec) | {
             "descriptor": self._descriptor_name,
             "described_by": {
-                "low": self.descriptor.low,
-                "high": self.descriptor.high,
-                "over": self.descriptor.over,
-                "names": self.descriptor.axis_names,
+                "low": described.low,
+                "high": described.high,
+                "over": described.over,
+                "names": described.axis_names,
             },
-            "preset": self.preset,
-            "seed": self.seed,
-            "env_workers": self._env_workers,
-            "guard": dataclasses.asdict(self._guard),
-            "cluster": None if self._cluster is None else dataclasses.asdict(self._cluster),
-            "run": self._run,
-            "config": dataclasses.asdict(self.config),
-            "spec": dataclasses.asdict(self._plan.spec),
         }
 
-    def _capture(self, world: bool) -> tuple[Any, Any]:
-        groups, manifest = capture(self.illuminator, self._position, world)
-        return groups, self._about() | manifest
+    def draw(self, directory: Path, title: str) -> None:
+        """Draw the growth of the repertoire and its map into a run directory."""
+        # Matplotlib takes half a second to import, so it is imported when there is a picture.
+        from understudy.reports.growth import growth
 
-    def _draw(self, directory: Path, title: str) -> None:
-        draw_growth(directory)
+        growth([directory], directory / CURVE)
         if len(self.repertoire):
             self.repertoire.draw(directory / HEAT_MAP, title)
 
-    def _embody(self, policy: Any) -> Agent:
-        """An agent that acts by this policy; TD3's critics, where there are any, are its own."""
-        agent = TD3Agent(
-            self._source, self._plan.td3.config, seed=self.seed, num_envs=1, guard=self._guard
-        )
+    def make_agent(self, policy: Any) -> Agent:
+        """Return an agent that acts by this policy. Its critics are those of TD3, if it learns."""
+        td3 = self._plan.td3
+        agent = TD3Agent(self._source, td3.config, seed=self.seed, num_envs=1, guard=self.guard)
         agent.env_name, agent.preset = self.env_name, self.preset
-        state = self._blank.state
-        networks = {"actor": policy} | self._critics()
-        alone = jax.tree.map(lambda leaf: jnp.copy(leaf)[None], networks)
-        learner = self._blank._replace(state=self._plan.td3.set_weights(state, alone))
-        snapshot = Snapshot(AgentPosition(), state_dict(learner), None)
-        agent._take(snapshot, refill=True)
+        networks = {"actor": policy}
+        for learner in self.illuminator.state.emitter:
+            if isinstance(learner, LearnerState):
+                networks["critic"] = learner.state.params.critic
+        with_seed_axis = jax.tree.map(lambda leaf: jnp.copy(leaf)[None], networks)
+        state = td3.set_weights(self._untrained.state, with_seed_axis)
+        arrays = state_dict(self._untrained._replace(state=state))
+        agent.load_snapshot(Snapshot(AgentPosition(), arrays, None), refill=True)
         return agent
 
     @cached_property
-    def _blank(self) -> LearnerState:
-        """What an agent has before it learns, with an axis of one seed."""
+    def _untrained(self) -> LearnerState:
+        """The state of an agent before it learns, with an axis of one seed."""
         td3, spec = self._plan.td3, self._plan.spec
         initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
         return jax.vmap(initial)(seed_keys(self.seed, 1, INITIALIZATION))
-
-    def _critics(self) -> dict[str, Any]:
-        learners = self.illuminator.state.emitter
-        taught = [one.state.params.critic for one in learners if isinstance(one, LearnerState)]
-        return {"critic": taught[0]} if taught else {}
-
-    @property
-    def _where(self) -> str:
-        return self.env_name or "your environment"
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return jax.default_device(self._device) if self._device else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Acting on what an environment gives, in its own units; and questions about what was learned."""
+"""Call the policy and other functions of an algorithm in the environment's own units."""
 
 from typing import Any, final
 
@@ -15,8 +15,8 @@ from understudy.types import EnvironmentError, Spec
 
 
 @final
-class Acting:
-    """Turns observations into actions by one seed's policy."""
+class Inference:
+    """Maps observations and actions of an environment to those of an algorithm, and back."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec):
         self._algorithm, self._spec = algorithm, spec
@@ -27,10 +27,10 @@ class Acting:
     def act(
         self, policies: Any, seed_index: int, observation: Any, memory: Any, key: Any, explore: bool
     ) -> Any:
-        """The action of one seed's policy for one observation or a batch; and what to remember,
-        if the agent does."""
+        """Return the action of one seed's policy for one observation or a batch. A recurrent policy
+        also returns its memory."""
         rows, single = self._packer.pack(observation)
-        before = self._before(memory, len(rows), single)
+        before = self._check_memory(memory, len(rows), single)
         action, after = self._act(policies, seed_index, rows, before, key, explore)
         action = to_real(np.asarray(action), self._spec)
         action = action[0] if single else action
@@ -39,15 +39,15 @@ class Acting:
         after = np.asarray(after)
         return action, after[0] if single else after
 
-    def ask(self, question: Any, state: Any, observation: Any, action: Any) -> Any:
-        """What the algorithm answers about a state's networks."""
-        asked = [self._packer.pack(observation)[0]]
+    def query(self, function: Any, state: Any, observation: Any, action: Any) -> Any:
+        """Call a function of (state, observation[, action]); return NumPy arrays."""
+        inputs = [self._packer.pack(observation)[0]]
         if action is not None:
-            taken = np.asarray(action).reshape(len(asked[0]), -1)
-            asked.append(to_normalized(taken, self._spec))
-        return jax.device_get(question(state, *map(jnp.asarray, asked)))
+            rows = np.asarray(action).reshape(len(inputs[0]), -1)
+            inputs.append(to_normalized(rows, self._spec))
+        return jax.device_get(function(state, *map(jnp.asarray, inputs)))
 
-    def _before(self, memory: Any, rows: int, single: bool) -> np.ndarray | None:
+    def _check_memory(self, memory: Any, rows: int, single: bool) -> np.ndarray | None:
         if not self._width:
             if memory is not None:
                 raise EnvironmentError("this agent has no memory: call act(observation)")
@@ -71,7 +71,7 @@ def _act_program(algorithm: Algorithm) -> Any:
     def act(policies: Any, seed_index: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
         policy = jax.tree.map(lambda x: x[seed_index], policies)
         memory = algorithm.memory(policy, len(rows))
-        # Without a memory, noise that lingers begins anew; with one, an episode may be going on.
+        # Without a memory, correlated noise starts anew; with one, an episode may be in progress.
         first = jnp.full(len(rows), before is None)
         if before is not None:
             memory = memory._replace(hidden=before)

@@ -1,7 +1,7 @@
-"""What the manifest of a checkpoint says, checked as a whole before anything is made from it.
+"""The manifest of a checkpoint, which is checked as a whole before anything is made from it.
 
-A manifest is signed by a checksum that anybody can compute, so it may say anything. Whatever is not
-what this library writes is a CheckpointError, and the checkpoint before it is tried.
+Anybody can compute the checksum of a manifest, so it may hold anything. A manifest that this
+library would not write is a CheckpointError, and the checkpoint before it is tried.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from understudy import __version__
 from understudy.algorithms import available
 from understudy.algorithms.config import shown_name
 from understudy.distributed.config import Cluster
@@ -17,26 +18,16 @@ from understudy.envs.fault_guard import Guard
 from understudy.ops.schedules import Curve, from_description
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
-from understudy.runs import checkpoint
-from understudy.runs.schema import (
-    Kind,
-    flag,
-    list_of,
-    number,
-    optional,
-    problems,
-    table,
-    text,
-    whole,
-)
+from understudy.runs import checkpoint, schema
+from understudy.runs.schema import Kind, optional, table, text, whole
 from understudy.training.snapshot import Position
 from understudy.types import CheckpointError, Spec
 
-LARGEST = 2**53  # a count beyond it is no count
+LARGEST = 2**53  # of a count
 MOST_NUMBERS = 2**28  # of one observation or action
 
-# What is no agent: which class loads it, and its config.
-EXPLORERS = {"pga-me": ("PGAME", PGAMEConfig), "map-elites": ("MAPElites", MAPElitesConfig)}
+# Method of quality-diversity -> the class that loads it, and its config.
+QD_METHODS = {"pga-me": ("PGAME", PGAMEConfig), "map-elites": ("MAPElites", MAPElitesConfig)}
 
 COMMON: dict[str, Kind] = {
     "format": whole(checkpoint.FORMAT, checkpoint.FORMAT),
@@ -58,71 +49,87 @@ COMMON: dict[str, Kind] = {
 AGENT = COMMON | {
     "num_seeds": whole(1, 2**16),
     "num_envs": whole(1, 2**20),
-    "own_networks": flag,
-    "loss_addons": list_of(text),
+    "own_networks": schema.flag,
+    "loss_addons": schema.list_of(text),
     "schedules": table,
-    "set_by_hand": list_of(text),
-    "scores": optional(list_of(lambda value: isinstance(value, int | float))),
+    "set_by_hand": schema.list_of(text),
+    "scores": optional(schema.list_of(lambda value: isinstance(value, int | float))),
     "draws": whole(0, LARGEST),
 }
 QD = COMMON | {"descriptor": optional(text), "described_by": table, "cells": table}
 
 
 class Manifest(NamedTuple):
-    """What an agent, or a quality-diversity run, is made from again."""
+    """The inputs from which an agent, or a quality-diversity run, is restored."""
 
+    stored: checkpoint.Stored
     about: dict[str, Any]
     config: Any
     spec: Spec
     guard: Guard
     cluster: Cluster | None
     position: Any
-    schedules: dict[str, Curve | None]  # None for one that only its name is known of
+    schedules: dict[str, Curve | None]  # None for a user's own function
 
 
-def read(
-    path: str | Path, wanted: str | None = None, config_class: type | None = None
-) -> tuple[checkpoint.Stored, Manifest]:
-    """The newest good checkpoint of an agent, or of the algorithm that is `wanted`, whose
+def describe_setup(owner: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
+    """Return the part of a manifest that agents and illuminations share, from their attributes."""
+    return {
+        "understudy": __version__,
+        "algorithm": algorithm,
+        "env": owner.env_name,
+        "preset": owner.preset,
+        "seed": owner.seed,
+        "env_workers": owner.env_workers,
+        "guard": dataclasses.asdict(owner.guard),
+        "cluster": owner.cluster and dataclasses.asdict(owner.cluster),
+        "run": owner.run_id,
+        "config": dataclasses.asdict(owner.config),
+        "spec": dataclasses.asdict(spec),
+    }
+
+
+def read(path: str | Path, wanted: str | None = None, config_class: type | None = None) -> Manifest:
+    """Read the newest good checkpoint of an agent, or of the `wanted` algorithm, whose
     `config_class` may be a user's own."""
 
     def check(stored: checkpoint.Stored) -> Manifest:
-        theirs = stored.manifest.get("algorithm")
-        if wanted is not None and theirs != wanted:
+        found = str(stored.manifest.get("algorithm"))
+        if wanted is not None and found != wanted:
             raise CheckpointError(
-                f"{path} is a checkpoint of {shown_name(str(theirs))}, not of {shown_name(wanted)}"
+                f"{path} is a checkpoint of {shown_name(found)}, not of {shown_name(wanted)}"
             )
-        if wanted is None and isinstance(theirs, str) and theirs in EXPLORERS:
-            loader = EXPLORERS[theirs][0]
+        if wanted is None and found in QD_METHODS:
             raise CheckpointError(
-                f"{path} holds a repertoire: load it with us.{loader}.load, and select an agent"
+                f"{path} holds a repertoire: load it with us.{QD_METHODS[found][0]}.load, and "
+                "select an agent"
             )
         return parse(stored, config_class)
 
-    return checkpoint.read_checked(path, check)
+    return checkpoint.read_checked(path, check)[1]
 
 
 def parse(stored: checkpoint.Stored, config_class: type | None = None) -> Manifest:
-    """All of it, or a CheckpointError."""
+    """Return the whole manifest, or raise a CheckpointError."""
     about, place = stored.manifest, stored.place
-    name = about.get("algorithm")
-    explores = isinstance(name, str) and name in EXPLORERS
-    wrong = problems(about, QD if explores else AGENT)
+    explores = str(about.get("algorithm")) in QD_METHODS
+    wrong = schema.problems(about, QD if explores else AGENT)
     if "learner" not in stored.groups:
         wrong.append("no arrays of a learner")
     if wrong:
         raise CheckpointError(f"{place} is no checkpoint of an agent: {'; '.join(wrong[:5])}")
     try:
-        return _parse(about, explores, config_class)
-    except Exception as error:  # whatever a value leads to, it is the file that is wrong
+        return _parse(stored, explores, config_class)
+    except Exception as error:  # any error comes from a value in the file
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(f"{place} is damaged: {problem[:300]}") from error
 
 
-def _parse(about: dict[str, Any], explores: bool, config_class: Any) -> Manifest:
+def _parse(stored: checkpoint.Stored, explores: bool, config_class: Any) -> Manifest:
+    about = stored.manifest
     name = about["algorithm"]
     if explores:
-        config_class = EXPLORERS[name][1]
+        config_class = QD_METHODS[name][1]
     elif config_class is None and name in available():
         config_class = available()[name].config_class
     elif config_class is None:
@@ -134,6 +141,7 @@ def _parse(about: dict[str, Any], explores: bool, config_class: Any) -> Manifest
     _check_spec(spec)
     curves = about.get("schedules", {})
     return Manifest(
+        stored=stored,
         about=about,
         config=config_class(**about["config"]),
         spec=spec,
@@ -148,21 +156,21 @@ def _parse(about: dict[str, Any], explores: bool, config_class: Any) -> Manifest
 
 
 def _position(kind: type, stored: Mapping[str, Any]) -> Any:
-    """Counters are whole numbers from 0 on. An older file may lack some."""
+    """Check that counters are whole numbers from 0 on. An older file may lack some."""
     stored = dataclasses.asdict(kind()) | dict(stored)
-    count = whole(0, LARGEST)
-    schema = {
-        field.name: (lambda value: number(value) and value >= 0) if field.type is float else count
-        for field in dataclasses.fields(kind)
+    kinds: dict[type, Kind] = {
+        int: whole(0, LARGEST),
+        float: lambda value: schema.number(value) and value >= 0,
     }
-    wrong = problems(stored, schema)
+    wanted = {field.name: kinds[field.type] for field in dataclasses.fields(kind)}  # type: ignore
+    wrong = schema.problems(stored, wanted)
     if wrong:
         raise ValueError(f"position: {'; '.join(wrong)}")
     return kind(**stored)
 
 
 def _check_spec(spec: Spec) -> None:
-    """Its arrays are such as environments have."""
+    """Check that observations and actions are such as environments have."""
     side = whole(0, MOST_NUMBERS)
     for what, array in (("observation", spec.observation), ("action", spec.action.stored)):
         good = isinstance(array.shape, tuple) and all(map(side, array.shape))

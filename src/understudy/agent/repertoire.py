@@ -1,4 +1,4 @@
-"""A repertoire as users meet it: agents by what they do."""
+"""A repertoire of agents, by their behavior."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,20 +17,21 @@ from understudy.types import ConfigError
 
 @final
 class Repertoire:
-    """Policies by what they do: in every cell the best one found there."""
+    """Policies by their behavior: each cell holds the best one found there."""
 
     def __init__(
         self,
         cells: Cells,
         descriptor: Descriptor,
         offset: float,
-        embody: Callable[[Any], Agent],
+        make_agent: Callable[[Any], Agent],
     ):
-        """`embody` makes an agent of a policy; `offset` is that of the QD-score."""
-        self.cells, self.descriptor, self.offset, self._embody = cells, descriptor, offset, embody
+        """`make_agent` makes an agent of a policy; `offset` is that of the QD-score."""
+        self.cells, self.descriptor, self.offset = cells, descriptor, offset
+        self._make_agent = make_agent
 
     def __len__(self) -> int:
-        """How many cells are filled."""
+        """The number of filled cells."""
         return int(np.sum(self.cells.filled))
 
     @property
@@ -45,56 +46,57 @@ class Repertoire:
 
     @property
     def descriptors(self) -> np.ndarray:
-        """[policies, size] what each of them did."""
+        """[policies, size] the measured behavior of each."""
         return np.asarray(self.cells.descriptor)[self.filled]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """QD-score (with `offset` taken from every fitness), coverage and best fitness."""
+        """QD-score (`offset` is subtracted from every fitness), coverage and best fitness."""
         found = jax.device_get(metrics(self.cells, self.offset))
         return {name: float(value) for name, value in found.items()}
 
     def select(self, descriptor: Sequence[float] | np.ndarray) -> Agent:
-        """The agent whose behavior is nearest to this one."""
+        """Return the agent whose behavior is nearest to this one."""
         return self.agent(self.nearest(descriptor))
 
     def nearest(self, descriptor: Sequence[float] | np.ndarray) -> int:
-        """The cell of the policy whose behavior is nearest to this one."""
+        """Return the cell of the policy whose behavior is nearest to this one."""
         wanted = np.asarray(descriptor, np.float32)
         if wanted.shape != (self.descriptor.size,) or not np.isfinite(wanted).all():
             raise ConfigError(
                 f"a behavior here is {self.descriptor.size} finite numbers "
                 f"({', '.join(self.descriptor.axis_names)}), got {descriptor}"
             )
-        self._refuse_empty()
+        self.refuse_empty()
         return int(nearest(self.cells, jnp.asarray(wanted)))
 
     @property
     def best(self) -> Agent:
         """The agent with the highest fitness."""
-        self._refuse_empty()
+        self.refuse_empty()
         return self.agent(int(np.argmax(self.cells.fitness)))
 
     def sample(self, count: int, seed: int = 0) -> list[Agent]:
-        """Agents drawn at random, each with equal chance."""
-        self._refuse_empty()
+        """Return agents drawn at random, each with equal probability."""
+        self.refuse_empty()
         drawn = np.random.default_rng(seed).choice(self.filled, count)
         return [self.agent(int(cell)) for cell in drawn]
 
     def agent(self, cell: int) -> Agent:
-        """The agent in a filled cell, by its number."""
+        """Return the agent in a filled cell, by the number of the cell."""
         if not 0 <= cell < self.cells.cells.count or not bool(self.cells.filled[cell]):
             raise ConfigError(f"cell {cell} is not among the {len(self)} filled ones")
-        return self._embody(policies_in(self.cells, cell))
+        return self._make_agent(policies_in(self.cells, cell))
 
     def draw(self, path: str | Path, title: str = "") -> Path:
-        """The map as a picture."""
-        # Matplotlib takes half a second to import: only when there is something to draw.
+        """Draw the map as a picture."""
+        # Matplotlib takes half a second to import, so it is imported when there is a picture.
         from understudy.reports.maps import heat_map
 
         return heat_map(self.cells, path, names=self.descriptor.axis_names, title=title)
 
-    def _refuse_empty(self) -> None:
+    def refuse_empty(self) -> None:
+        """Raise a ConfigError if there is no policy."""
         if not len(self):
             raise ConfigError("this repertoire is empty: illuminate first")
 

@@ -15,7 +15,7 @@ from understudy.cli.printing import at_best, describe_metrics, describe_returns,
 from understudy.errors import ConfigError
 from understudy.ops.statistics import summary as summarize
 from understudy.runs.progress import compact
-from understudy.runs.run_directory import ABOUT
+from understudy.runs.run_directory import RUN_JSON
 
 DESCRIPTION = """\
 Play a trained agent and print its returns. The episodes have fixed seeds that training never used.
@@ -63,7 +63,7 @@ def _eval(options: argparse.Namespace) -> None:
         print(json.dumps(result))
         return
     print("\n".join(lines + filmed))
-    if (options.run / ABOUT).exists():  # a whole run, not a checkpoint
+    if (options.run / RUN_JSON).exists():  # a whole run, not a checkpoint
         video = f" --video {quoted(options.video)}" if options.video else ""
         commands.insert(0, f"report {quoted(options.run)}{video}")
     hint(*commands)

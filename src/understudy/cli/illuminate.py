@@ -14,7 +14,7 @@ from understudy.cli.settings import Plan, RunSettings, Schema, field_names
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
-from understudy.qd.run import QDRunConfig
+from understudy.runs.config import QDRunConfig
 
 DEFAULT_METHOD, DEFAULT_ENVIRONMENT = "pga-me", "jax:PointNavigation-v0"
 LOGS = 50  # in a run, by default

@@ -17,7 +17,7 @@ from understudy.reading import read_bytes
 from understudy.reports.video import record_episode
 from understudy.runs import checkpoint
 from understudy.runs.progress import compact
-from understudy.runs.run_directory import ABOUT
+from understudy.runs.run_directory import RUN_JSON
 
 
 def add_checkpoint(parser: Parser) -> None:
@@ -65,7 +65,7 @@ def open_run(options: argparse.Namespace) -> Iterator[Agent | Illumination]:
 def _method_of(path: Path) -> type[Illumination] | None:
     """The quality-diversity method of a run or checkpoint; None for an agent's."""
     places = [path, *checkpoint.candidates(path)]
-    for place in (path / ABOUT, *(place / checkpoint.MANIFEST for place in places)):
+    for place in (path / RUN_JSON, *(place / checkpoint.MANIFEST for place in places)):
         with contextlib.suppress(
             CheckpointError, ValueError, LookupError, TypeError, RecursionError
         ):

@@ -23,11 +23,11 @@ from understudy.cli.parsing import (
 from understudy.cli.running import CONFIG, open_loggers, progress_of, run
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
-from understudy.qd.run import QDRunConfig
+from understudy.runs.config import QDRunConfig
 from understudy.reading import read_bytes
 from understudy.runs.checkpoint import LARGEST_MANIFEST
-from understudy.runs.run import RunConfig
-from understudy.runs.run_directory import ABOUT
+from understudy.runs.config import RunConfig
+from understudy.runs.run_directory import RUN_JSON
 from understudy.runs.schema import table, text, whole
 from understudy.training.devices import suit
 
@@ -91,7 +91,7 @@ def _suit(about: dict[str, Any]) -> None:
         if algorithm is not None:  # loading explains an unknown one
             suit(algorithm.config_class(**about["config"]).needs)
     except (KeyError, TypeError, OverflowError, ConfigError) as error:
-        raise CheckpointError(f"{ABOUT} is damaged: {error}") from error
+        raise CheckpointError(f"{RUN_JSON} is damaged: {error}") from error
 
 
 def _cluster(about: dict[str, Any], address: str | None) -> Cluster | None:
@@ -105,14 +105,14 @@ def _cluster(about: dict[str, Any], address: str | None) -> Cluster | None:
     try:
         return Cluster(**settings)
     except (TypeError, ConfigError) as error:
-        raise CheckpointError(f"{ABOUT} is damaged: {error}") from error
+        raise CheckpointError(f"{RUN_JSON} is damaged: {error}") from error
 
 
 def _read_about(run_dir: Path) -> tuple[dict[str, Any], RunConfig | QDRunConfig]:
     """The description of a run, and its settings of logging and checkpoints."""
-    path = run_dir / ABOUT
+    path = run_dir / RUN_JSON
     if not path.exists():
-        raise CheckpointError(f"{run_dir} is no run directory: there is no {ABOUT} in it")
+        raise CheckpointError(f"{run_dir} is no run directory: there is no {RUN_JSON} in it")
     try:
         about = json.loads(read_bytes(path, LARGEST_MANIFEST))
         kinds = {"total_steps": whole(1, 2**53), "run_config": table, "algorithm": text}

@@ -19,11 +19,12 @@ from understudy.cli.settings import Plan, RunSettings
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError, UnderstudyError
 from understudy.ops.statistics import summary as summarize
-from understudy.qd.run import QDRunConfig, QDSummary
+from understudy.qd.run import QDSummary
 from understudy.runs import checkpoint
 from understudy.runs.files import write_whole
 from understudy.runs.loggers import BY_NAME, Logger
-from understudy.runs.run import RunConfig, Summary
+from understudy.agent.training import Summary
+from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.run_directory import CURVE
 
 CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same run again

@@ -15,7 +15,7 @@ from understudy.cli.settings import Plan, RunSettings, Schema, make_plan, takes_
 from understudy.cli.train import DEFAULT_ALGORITHM, TrainSettings, config_classes
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
-from understudy.runs.run import RunConfig
+from understudy.runs.config import RunConfig
 from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.result import DIVERGED, FAILED
 from understudy.sweep.vectorized import CSV, PICTURE

@@ -15,7 +15,7 @@ from understudy.cli.settings import Plan, RunSettings, Schema, field_names
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
-from understudy.runs.run import RunConfig
+from understudy.runs.config import RunConfig
 from understudy.training.devices import suit
 
 DEFAULT_ALGORITHM, DEFAULT_ENVIRONMENT = "sac", "Pendulum-v1"

@@ -25,7 +25,7 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
 from understudy.qd.config import PGAMEConfig, QDConfig
-from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, Together
+from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, CombinedEmitter
 from understudy.qd.repertoire import Repertoire, add, empty, policies_in
 from understudy.qd.tessellation import Cells, make_cvt, make_grid
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults
@@ -58,7 +58,7 @@ class Plan:
             return make_grid(self.config.grid, low, high)
         return make_cvt(self.config.cells, low, high, self.seed)
 
-    def emitter(self) -> Together:
+    def emitter(self) -> CombinedEmitter:
         config = self.config
         parts: list[Emitter] = []
         guided = config.gradient_size if isinstance(config, PGAMEConfig) else 0
@@ -70,7 +70,7 @@ class Plan:
             lanes, rate = config.generation_size, config.policy_learning_rate
             steps = config.critic_steps, config.policy_steps
             parts.append(PolicyGradient(self.td3, self.spec, guided, lanes, *steps, rate))
-        return Together(parts)
+        return CombinedEmitter(parts)
 
     @property
     def setup(self) -> TrainingSetup:
@@ -220,7 +220,7 @@ def acting(policies: Tree) -> Policy:
     return Policy(policies, None, jnp.zeros(count))
 
 
-class Again(NamedTuple):
+class Reevaluation(NamedTuple):
     """Policies that were played once more."""
 
     fitness: np.ndarray  # [policies, episodes]
@@ -238,16 +238,16 @@ class Illuminator(abc.ABC):
         """So many generations more."""
 
     @abc.abstractmethod
-    def replay(self, cells: np.ndarray) -> Again:
+    def replay(self, cells: np.ndarray) -> Reevaluation:
         """Play the policies of filled cells again, each as when it was found."""
 
     @abc.abstractmethod
-    def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
+    def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
         """Play the policies of filled cells in episodes that none of them has met."""
 
     def run_cells(
         self, cells: np.ndarray, run: Callable[[Tree, np.ndarray], list[EpisodeResults]]
-    ) -> Again:
+    ) -> Reevaluation:
         """Run the policies of filled cells, as many at a time as a generation has: `run(policies,
         rows)` gives the results of each episode of those rows of `cells`."""
         size, count, parts = self.generations.size, len(cells), []
@@ -256,7 +256,7 @@ class Illuminator(abc.ABC):
             results = run(policies_in(self.state.repertoire, cells[rows]), rows)
             parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
         fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-        return Again(fitness, descriptor)
+        return Reevaluation(fitness, descriptor)
 
     @abc.abstractmethod
     def close(self) -> None:

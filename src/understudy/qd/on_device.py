@@ -11,7 +11,7 @@ from jaxtyping import Array, Int32
 from understudy.envs.base import NativeEnv
 from understudy.qd.map_elites import (
     REEVALUATION,
-    Again,
+    Reevaluation,
     Generations,
     Illuminator,
     Plan,
@@ -39,17 +39,17 @@ class NativeIlluminator(Illuminator):
         if generations:
             self.state = self._go_on(self.state, jnp.int32(generations))
 
-    def replay(self, cells: np.ndarray) -> Again:
+    def replay(self, cells: np.ndarray) -> Reevaluation:
         keys = self.generations.start_keys(self.state, self.state.repertoire.born[cells])
         return self._run_cells(cells, [keys])
 
-    def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
+    def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
         stream = jax.random.fold_in(self.state.key, REEVALUATION)
         of_episodes = [jax.random.fold_in(stream, episode) for episode in range(episodes)]
         cell_keys = jax.vmap(jax.random.fold_in, (None, 0))
         return self._run_cells(cells, [cell_keys(key, jnp.asarray(cells)) for key in of_episodes])
 
-    def _run_cells(self, cells: np.ndarray, keys: list[Key]) -> Again:
+    def _run_cells(self, cells: np.ndarray, keys: list[Key]) -> Reevaluation:
         """Run the policies of these cells once for each set of keys."""
 
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:

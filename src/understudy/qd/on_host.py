@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from understudy.buffers import Buffer
-from understudy.qd.map_elites import Again, Generations, Illuminator, Plan, acting
+from understudy.qd.map_elites import Reevaluation, Generations, Illuminator, Plan, acting
 from understudy.qd.repertoire import policies_in
 from understudy.training.episode_runner import EpisodeResults, EpisodeRunner, OnChunk
 from understudy.training.program_cache import shared
@@ -50,15 +50,15 @@ class HostIlluminator(Illuminator):
         results = self._runner.run(acting(policies), episode, fresh, on_chunk)
         return results._replace(returns=np.asarray(results.returns, np.float32))
 
-    def replay(self, cells: np.ndarray) -> Again:
+    def replay(self, cells: np.ndarray) -> Reevaluation:
         size, repertoire, parts = self.generations.size, self.state.repertoire, []
         for cell, born in zip(cells, np.asarray(repertoire.born)[cells], strict=True):
             generation, row = divmod(int(born), size)
             results = self._run(policies_in(repertoire, np.full(size, cell)), generation)
             parts.append((results.returns[row, None], results.descriptors[row, None]))
-        return Again(*(np.stack(part) for part in zip(*parts, strict=True)))
+        return Reevaluation(*(np.stack(part) for part in zip(*parts, strict=True)))
 
-    def reevaluate(self, cells: np.ndarray, episodes: int) -> Again:
+    def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
             # A number for every group of rows and episode: no two groups meet the same episodes.
             first = int(rows[0]) // self.generations.size * episodes

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.qd.tessellation import Cells, is_inside
@@ -141,6 +142,19 @@ def coverage(repertoire: Repertoire) -> Scalar:
 def max_fitness(repertoire: Repertoire) -> Scalar:
     """-inf where nothing is filled."""
     return jnp.max(repertoire.fitness)
+
+
+def corrected(
+    repertoire: Repertoire, cells: np.ndarray, fitness: np.ndarray, descriptor: np.ndarray
+) -> Repertoire:
+    """Return the repertoire that results if the policies of these filled cells are scored by their
+    means over episodes: some move to another cell, and some lose theirs.
+
+    `fitness` is [cells, episodes], `descriptor` [cells, episodes, size]."""
+    policies, born = policies_in(repertoire, cells), repertoire.born[cells]
+    template = jax.tree.map(lambda x: x[0], repertoire.policies)
+    scores, behavior = (jnp.asarray(np.mean(x, axis=1), jnp.float32) for x in (fitness, descriptor))
+    return add(empty(repertoire.cells, template), policies, scores, behavior, born)[0]
 
 
 def metrics(repertoire: Repertoire, offset: float | Scalar) -> dict[str, Scalar]:

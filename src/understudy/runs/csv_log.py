@@ -1,21 +1,35 @@
-"""The log that every run has: one CSV file, one row per log, readable by everything.
+"""The log of a run: one CSV file that every program can read.
 
-A row is on its way to the disk when `append` returns, so a crash loses nothing that was logged.
-Algorithms may report new facts in the middle of a run; the file then gets new columns.
+`append` gives a row to the operating system before it returns, so a crash loses no row. A row may
+have names that earlier rows lack; the file then gets new columns.
 """
 
 import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from understudy.runs.files import open_for_appending, refuse_link, write_whole
 
+LogRow = dict[str, Any]
+"""The values of one row of the log, by name. Names end in `_per_seed` for a list of one each."""
+
+
+class Unit(NamedTuple):
+    """The names under which a run logs its progress."""
+
+    count: str
+    rate: str  # per second
+
+
 STEPS = "time/total_steps"
+UNITS = {
+    "steps": Unit(STEPS, "time/fps"),
+    "evaluations": Unit("time/evaluations", "time/evaluations_per_second"),
+}
 
 
 @final
@@ -29,24 +43,24 @@ class CsvLog:
         self._columns = self._continue_existing() if self.path.exists() else []
         self._file = open_for_appending(self.path)
 
-    def append(self, facts: Mapping[str, Any]) -> None:
-        """Adds one row. LogRow that are missing stay empty; `x_per_seed` lists become columns."""
-        row = flatten(facts)
-        unknown = [name for name in row if name not in self._columns]
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row. Columns that it lacks stay empty; `x_per_seed` lists become columns."""
+        cells = flatten(row)
+        unknown = [name for name in cells if name not in self._columns]
         if unknown:
             self._add_columns(unknown)
-        self._file.write(_line([row.get(name, "") for name in self._columns]))
+        self._file.write(_line([cells.get(name, "") for name in self._columns]))
         self._file.flush()
 
-    def rewind(self, steps: int | float) -> None:
-        """Drops the rows beyond `steps`: a run that goes back to a checkpoint logs them again."""
+    def rewind(self, count: int | float, column: str = STEPS) -> None:
+        """Drop the rows whose value of `column` is above `count`: a resumed run logs them again."""
         rows = self._rows()
-        if not rows or STEPS not in rows[0]:
+        if not rows or column not in rows[0]:
             return
-        place = rows[0].index(STEPS)
-        kept = [row for row in rows[1:] if not row[place] or float(row[place]) <= steps]
-        if len(kept) < len(rows) - 1:
-            self._rewrite([rows[0], *kept])
+        place = rows[0].index(column)
+        earlier = [row for row in rows[1:] if not row[place] or float(row[place]) <= count]
+        if len(earlier) < len(rows) - 1:
+            self._rewrite([rows[0], *earlier])
 
     def close(self) -> None:
         self._file.close()
@@ -54,20 +68,15 @@ class CsvLog:
     def __enter__(self) -> "CsvLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _continue_existing(self) -> list[str]:
         text = self.path.read_text(encoding="utf-8")
         whole = _without_torn_row(text)
         if whole != text:
-            self._replace(whole)
-        return next(csv.reader(io.StringIO(whole, newline="")), [])
+            write_whole(self.path, whole)
+        return next(iter(_parse(whole)), [])
 
     def _add_columns(self, names: list[str]) -> None:
         columns = [*self._columns, *names]
@@ -77,33 +86,26 @@ class CsvLog:
         self._columns = columns
 
     def _rows(self) -> list[list[str]]:
-        text = self.path.read_text(encoding="utf-8")
-        return list(csv.reader(io.StringIO(text, newline="")))
+        return _parse(self.path.read_text(encoding="utf-8"))
 
     def _rewrite(self, rows: list[list[str]]) -> None:
-        self._replace("".join(map(_line, rows)))
+        write_whole(self.path, "".join(map(_line, rows)))
         self._file.close()
         self._file = open_for_appending(self.path)
 
-    def _replace(self, text: str) -> None:
-        """The old file or the new one, at every instant: never half of one."""
-        write_whole(self.path, text)
-
 
 def read_csv(path: Path | str) -> dict[str, np.ndarray]:
-    """All columns by name: float64 with NaN where empty, or text where a value is no number."""
-    text = _without_torn_row(Path(path).read_text(encoding="utf-8"))
-    rows = list(csv.reader(io.StringIO(text, newline="")))
-    if not rows:
-        return {}
-    names, body = rows[0], rows[1:]
+    """Read all columns by name: float64 with NaN for empty cells, or text if one is no number."""
+    rows = _parse(_without_torn_row(Path(path).read_text(encoding="utf-8")))
+    names, body = (rows[0], rows[1:]) if rows else ([], [])
     return {name: _column([row[i] for row in body]) for i, name in enumerate(names)}
 
 
-def flatten(facts: Mapping[str, Any]) -> dict[str, str]:
-    """As text. `eval/mean_reward_per_seed: [a, b]` becomes `eval/mean_reward/seed0`, `…/seed1`."""
+def flatten(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row as text. `eval/mean_reward_per_seed: [a, b]` becomes `eval/mean_reward/seed0`
+    and `eval/mean_reward/seed1`."""
     flat = {}
-    for name, value in facts.items():
+    for name, value in row.items():
         if isinstance(value, str) or value is None or np.ndim(value) == 0:
             flat[name] = _text(value)
         else:
@@ -121,6 +123,10 @@ def _text(value: Any) -> str:
     return str(np.asarray(value)[()])
 
 
+def _parse(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
 def _line(cells: list[str]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(cells)
@@ -128,7 +134,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _without_torn_row(text: str) -> str:
-    """Every row is written with its line end, so a last line without one was cut by a crash."""
+    """Drop a last line without a line end, which a crash has cut off."""
     return text[: text.rfind("\n") + 1]
 
 

@@ -1,62 +1,58 @@
-"""SIGINT, SIGTERM and a terminal that hangs up: finish the step, save, go."""
+"""Signals that end a run: SIGINT, SIGTERM and SIGHUP. The run finishes its step and saves first."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, final
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal came while something ran that may be broken off."""
+    """A signal has interrupted something that can be done again."""
 
 
 @final
 class Interruption:
-    """While it is entered, the first signal only asks to stop; a second SIGINT is Python's own
-    affair at once. Signals reach the main thread alone: elsewhere this does nothing."""
+    """Within its context the first signal only asks the run to stop; a second SIGINT raises
+    KeyboardInterrupt at once. Signals reach the main thread only: elsewhere this does nothing."""
 
-    def __init__(self, tell: Callable[[], None]):
-        """`tell` is called, from within the handler, when somebody asks to stop."""
-        self._tell = tell
+    def __init__(self, interrupt: Callable[[], None]):
+        """The handler of the first signal calls `interrupt`."""
+        self._interrupt = interrupt
         self._before: dict[int, Any] = {}
-        self._breakable = False
+        self._interruptible = False
         self.signal: int | None = None
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup is to be obeyed
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            # None stands for a handler that Python did not install and cannot put back.
+            # None: Python did not install this handler, and cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
     @contextlib.contextmanager
-    def breaking(self) -> Iterator[None]:
-        """Something that may be broken off at any point, and can be done again: an evaluation."""
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal raise `Interrupted` anywhere in this context, or at its beginning if a
+        signal came before. It is for work that can be done again, such as an evaluation."""
         if self.signal is not None:
             raise Interrupted
-        self._breakable = True
+        self._interruptible = True
         try:
             yield
         finally:
-            self._breakable = False
+            self._interruptible = False
 
-    def leave(self) -> None:
-        """What the signal would have done, now that everything is saved."""
+    def raise_signal(self) -> None:
+        """Raise what the signal would have raised, if there was one."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:
@@ -66,6 +62,6 @@ class Interruption:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
-        self._tell()
-        if self._breakable:
+        self._interrupt()
+        if self._interruptible:
             raise Interrupted

@@ -16,7 +16,8 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError, DivergedError
-from understudy.runs.run import Callback, LogRow
+from understudy.runs.csv_log import LogRow
+from understudy.runs.run import Callback
 from understudy.sweep.ray_tune import check_cluster, join, many_trials
 from understudy.sweep.result import SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given

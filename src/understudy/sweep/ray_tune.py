@@ -22,8 +22,8 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, cores
 from understudy.errors import ConfigError
 from understudy.runs import checkpoint
-from understudy.runs.csv_log import STEPS, read_csv
-from understudy.runs.run import Callback, LogRow
+from understudy.runs.csv_log import STEPS, LogRow, read_csv
+from understudy.runs.run import Callback
 from understudy.runs.run_directory import LOG
 from understudy.sweep.result import FAILED, FINISHED
 from understudy.sweep.space import Settings, Vary

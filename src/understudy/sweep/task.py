@@ -7,9 +7,10 @@ from typing import Any, final
 import numpy as np
 
 from understudy.agent import Agent, agent_class
+from understudy.agent.training import Summary
 from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
-from understudy.runs.run import RunConfig, Summary
+from understudy.runs.config import RunConfig
 from understudy.sweep.result import Outcome, SweepResult
 from understudy.sweep.space import Settings, Vary
 

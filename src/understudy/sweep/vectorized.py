@@ -15,7 +15,7 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.ops.schedules import Schedule, describe, from_description
-from understudy.runs.run import LogRow
+from understudy.runs.csv_log import LogRow
 from understudy.sweep.result import DIVERGED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, check_moving, choose
 from understudy.sweep.task import Task, make_directory, make_task

@@ -4,6 +4,6 @@ evaluated."""
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.emitters.iso_line import IsoLine
 from understudy.qd.emitters.policy_gradient import PolicyGradient
-from understudy.qd.emitters.together import Together
+from understudy.qd.emitters.combined import CombinedEmitter
 
-__all__ = ["Emitter", "IsoLine", "PolicyGradient", "Together"]
+__all__ = ["Emitter", "IsoLine", "PolicyGradient", "CombinedEmitter"]

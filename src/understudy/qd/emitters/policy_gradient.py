@@ -40,7 +40,7 @@ class PolicyGradient(Emitter):
         policy_learning_rate: float,
     ):
         """`lanes` is that of the experience: as many policies as a whole generation has."""
-        self.size, self._td3, self._critic_steps = size, td3, critic_steps
+        self.size, self.td3, self.critic_steps = size, td3, critic_steps
         self._policy_steps, self._step_size = policy_steps, policy_learning_rate
         self._buffer = make_buffer(td3, spec, lanes)
         self.metric_names = metric_names(td3, spec, lanes)
@@ -67,7 +67,7 @@ class PolicyGradient(Emitter):
         critic, step_size = chosen(state.state.params.critic, 0), jnp.float32(self._step_size)
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
-            batch, _ = sample_batch(self._td3, self._buffer, state.state, experience, key)
+            batch, _ = sample_batch(self.td3, self._buffer, state.state, experience, key)
 
             def one(policy: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
                 gradient = jax.grad(actor_loss)(policy, critic, batch)
@@ -81,5 +81,5 @@ class PolicyGradient(Emitter):
 
     def tell(self, state: LearnerState, experience: ReplayState | None) -> LearnerState:
         assert experience is not None
-        learner, _ = updates(self._td3, self._buffer, state, experience, 0, self._critic_steps)
+        learner, _ = updates(self.td3, self._buffer, state, experience, 0, self.critic_steps)
         return learner

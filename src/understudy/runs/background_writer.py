@@ -1,4 +1,4 @@
-"""Checkpoints written beside training: the copy is made at once, the writing is not waited for."""
+"""Write files in a thread while training goes on."""
 
 import logging
 from collections.abc import Callable
@@ -13,26 +13,26 @@ _log = logging.getLogger("understudy.runs")
 
 
 @final
-class Saver:
-    """Runs one write at a time in a thread. A write that fails is reported and forgotten, since
-    the last good checkpoint is still there; the third in a row ends the run."""
+class BackgroundWriter:
+    """Runs one write at a time in a thread. A failed write is logged, and the run continues,
+    because the checkpoint before it still exists. The third failure in a row ends the run."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "understudy-saver")
         self._pending: Future[object] | None = None
         self._failures = 0
 
-    def submit(self, what: str, write: Callable[[], object]) -> None:
-        """Have `write` called. Waits for the one before it, so that memory stays bounded, and for
-        this one, if it may be the last failure before the run ends."""
-        self.settle()
-        self._what = what
+    def submit(self, name: str, write: Callable[[], object]) -> None:
+        """Call `write` in the thread, once the write before it has ended: so memory is bounded.
+        Wait for it if its failure would end the run."""
+        self.wait()
+        self._name = name
         self._pending = self._thread.submit(write)
         if self._failures == MOST_FAILURES - 1:
-            self.settle()
+            self.wait()
 
-    def settle(self) -> None:
-        """Until nothing is being written."""
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
@@ -41,7 +41,7 @@ class Saver:
             self._failures = 0
         except (OSError, CheckpointError) as error:
             self._failures += 1
-            _log.error("%s was not written: %s", self._what, error)
+            _log.error("%s was not written: %s", self._name, error)
             if self._failures >= MOST_FAILURES:
                 raise CheckpointError(
                     f"{self._failures} checkpoints in a row could not be written, the last one "
@@ -49,10 +49,10 @@ class Saver:
                 ) from error
 
     def close(self) -> None:
-        """Wait for the last one. That it failed must not pass for a success."""
+        """Wait for the last write, and raise an error if it failed."""
         try:
-            self.settle()
+            self.wait()
         finally:
             self._thread.shutdown()
         if self._failures:
-            raise CheckpointError(f"{self._what}, the last of this run, could not be written")
+            raise CheckpointError(f"{self._name}, the last of this run, could not be written")

@@ -13,7 +13,7 @@ from understudy.types import Key, Tree
 
 
 @final
-class Together(Emitter):
+class CombinedEmitter(Emitter):
     """Each makes its part of the generation, and all are told of the whole."""
 
     def __init__(self, emitters: Sequence[Emitter]):

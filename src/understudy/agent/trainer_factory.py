@@ -1,0 +1,85 @@
+"""Make the trainer of an agent, or restore it from a snapshot."""
+
+from dataclasses import dataclass
+from typing import final
+
+from understudy.distributed.config import Cluster, widened
+from understudy.envs.base import NativeEnv
+from understudy.envs.fault_guard import Guard
+from understudy.envs.make import EnvSource
+from understudy.state_dict import load_state_dict
+from understudy.training.device_sharding import find_sharding
+from understudy.training.factory import Source, check_workers, make_trainer
+from understudy.training.snapshot import Snapshot
+from understudy.training.trainer import TrainingSetup, Trainer, learner_shapes
+from understudy.training.update import LearnerState
+from understudy.types import CheckpointError, ConfigError
+
+
+@final
+@dataclass(frozen=True)
+class LoadedLearner:
+    """A snapshot of a checkpoint or of another agent, and its learner's state as a tree."""
+
+    snapshot: Snapshot
+    learner: LearnerState
+    refill: bool  # whether training may collect new experience if the snapshot has none
+
+
+@final
+@dataclass(frozen=True)
+class TrainerFactory:
+    """What a trainer is made from."""
+
+    setup: TrainingSetup
+    source: Source
+    env_workers: int
+    guard: Guard
+    cluster: Cluster | None
+
+    def check(self) -> None:
+        """Refuse inputs that contradict one another, before anything starts."""
+        check_workers(self.env_workers, self.source)
+        find_sharding(self._learner_setup)
+        remote = self.cluster is not None and self.cluster.remote
+        if remote and isinstance(self.source, NativeEnv):
+            raise ConfigError(
+                "collectors and gradient workers are for Gymnasium environments: native ones are "
+                "stepped on the device, of which there may be several (Cluster(devices=…))"
+            )
+        if remote and self.env_workers:
+            raise ConfigError("env_workers belong to one process: collectors are processes already")
+
+    def load(self, snapshot: Snapshot, refill: bool) -> LoadedLearner:
+        """Check that a snapshot fits, without making a trainer."""
+        learner = load_state_dict(learner_shapes(self._learner_setup), snapshot.learner)
+        return LoadedLearner(snapshot, learner, refill)
+
+    def make(self, loaded: LoadedLearner | None) -> Trainer:
+        """Make a trainer, which continues from the snapshot if there is one."""
+        if loaded is not None and loaded.snapshot.world is None and not loaded.refill:
+            raise CheckpointError(
+                "this checkpoint holds what was learned, but not the experience to go on from: "
+                "load a run's directory, or let us.load(…, refill=True) collect anew"
+            )
+        trainer = self._make()
+        try:
+            if loaded is not None:
+                trainer.restore(loaded.snapshot)
+        except BaseException:
+            trainer.close()
+            raise
+        return trainer
+
+    def _make(self) -> Trainer:
+        if self.cluster is not None and self.cluster.remote:
+            from understudy.distributed.loop import ClusterTrainer
+
+            assert isinstance(self.source, EnvSource)
+            return ClusterTrainer(self.setup, self.source, self.guard, self.cluster)
+        return make_trainer(self.setup, self.source, self.env_workers, self.guard)
+
+    @property
+    def _learner_setup(self) -> TrainingSetup:
+        """The learner's setting, which counts the environments of all collectors."""
+        return self.setup if self.cluster is None else widened(self.setup, self.cluster)

@@ -1,0 +1,125 @@
+"""The training of an agent as a run advances it, and the metrics that it logs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, final
+
+import numpy as np
+
+from understudy.runner import Description
+from understudy.runs.csv_log import LogRow
+from understudy.runs.run_directory import CURVE
+from understudy.runs.trainable import Capture, Trainable
+from understudy.training.trainer import Trainer
+
+
+@final
+@dataclass
+class Summary:
+    """What `train` returns."""
+
+    steps: int
+    seconds: float
+    returns: np.ndarray | None  # the last evaluation, [seeds, episodes]
+    history: list[LogRow] = field(default_factory=list)
+    diverged: tuple[int, ...] = ()  # seeds that are frozen because their updates were not finite
+
+    @property
+    def mean(self) -> float:
+        return float("nan") if self.returns is None else float(self.returns.mean())
+
+    def __repr__(self) -> str:
+        rate = self.steps / max(self.seconds, 1e-9)
+        return (
+            f"Summary(steps={self.steps}, seconds={self.seconds:.1f}, "
+            f"steps_per_second={rate:.0f}, evaluation_mean={self.mean:.1f})"
+        )
+
+
+@final
+@dataclass
+class TrainableAgent(Trainable):
+    """A trainer, with the agent's own functions to evaluate and to save."""
+
+    trainer: Trainer
+    play: Callable[[], np.ndarray]
+    """Plays an evaluation, and returns its returns [seeds, episodes]."""
+    capture: Capture
+    describe_policy: Callable[[], Description] | None
+    returns: np.ndarray | None = None
+    """The last evaluation, [seeds, episodes]."""
+
+    unit: ClassVar[str] = "steps"
+
+    def __post_init__(self) -> None:
+        self.batch, self.position = self.trainer.setup.num_envs, self.trainer.position
+        self._logged_steps = self.count
+
+    @property
+    def count(self) -> int:
+        return self.trainer.steps
+
+    def advance(self, iterations: int) -> None:
+        self.trainer.advance(iterations)
+        self.trainer.settle()
+
+    def interrupt(self) -> None:
+        self.trainer.interrupted = True
+
+    def counters(self) -> LogRow:
+        return {"time/total_steps": self.count}
+
+    def metrics(self, seconds: float) -> LogRow:
+        """Means over seeds, and values per seed where there are several."""
+        trainer = self.trainer
+        row = self.counters() | {"time/updates": self.position.updates}
+        episodes = trainer.episodes()
+        if any(len(returns) for returns, _ in episodes):
+            means = [float(returns.mean()) if len(returns) else np.nan for returns, _ in episodes]
+            row |= _with_seeds("rollout/ep_rew", means, "_mean")
+            lengths = np.concatenate([lengths for _, lengths in episodes])
+            row["rollout/ep_len_mean"] = float(lengths.mean())
+        for name, values in trainer.metrics().items():
+            row[f"train/{name}"] = float(np.nanmean(values))
+        diverged = trainer.diverged()
+        if diverged.any():
+            row["train/diverged_seeds"] = int(diverged.sum())
+            row["train/diverged_per_seed"] = diverged.astype(float).tolist()
+        row |= {f"env/{name}": count for name, count in trainer.faults().items() if count}
+        row |= {f"cluster/{name}": value for name, value in trainer.facts().items()}
+        row["time/fps"] = (self.count - self._logged_steps) / max(seconds, 1e-9)
+        row["time/time_elapsed"] = self.position.seconds
+        self._logged_steps = self.count
+        return row
+
+    def evaluate(self) -> LogRow:
+        self.returns = self.play()
+        row = _with_seeds("eval/mean_reward", self.returns.mean(axis=1).tolist())
+        return row | {"eval/std_reward": float(self.returns.std())}
+
+    def memory_settings(self) -> dict[str, int]:
+        config = self.trainer.setup.algorithm.config
+        names = ("batch_size", "buffer_size")
+        sizes = {name: getattr(config, name) for name in names if hasattr(config, name)}
+        return sizes | {"num_seeds": self.trainer.setup.num_seeds}
+
+    def draw(self, directory: Path, title: str) -> None:
+        # Matplotlib takes half a second to import, so it is imported when there is a picture.
+        from understudy.reports.curves import learning_curve
+
+        learning_curve(directory, directory / CURVE, title)
+
+    def summary(self, start: int, seconds: float, history: list[LogRow]) -> Summary:
+        """The summary of a run from step `start` to here."""
+        diverged = tuple(np.flatnonzero(self.trainer.diverged()).tolist())
+        return Summary(self.count - start, seconds, self.returns, history, diverged)
+
+
+def _with_seeds(name: str, values: list[float], suffix: str = "") -> LogRow:
+    """The mean of the values that are numbers, and all values where there are several seeds."""
+    known = [value for value in values if not np.isnan(value)]
+    row: LogRow = {f"{name}{suffix}": float(np.mean(known)) if known else float("nan")}
+    if len(values) > 1:
+        row[f"{name}_per_seed"] = values
+    return row

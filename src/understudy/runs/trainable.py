@@ -1,0 +1,60 @@
+"""The interface between a run and what it advances."""
+
+import abc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from understudy.runner import Description
+from understudy.runs.checkpoint import Arrays
+from understudy.runs.csv_log import LogRow
+
+Capture = Callable[[bool], tuple[Mapping[str, Arrays], Mapping[str, Any]]]
+
+
+class Trainable(abc.ABC):
+    """What a run advances, logs, evaluates and saves. Abstract; the final ones are
+    `agent.training.TrainableAgent` and `qd.run.TrainableRepertoire`."""
+
+    unit: ClassVar[str]
+    """What `count` counts, a key of `UNITS`."""
+    batch: int
+    """Growth of `count` in one iteration: the environments, or the policies of a generation."""
+    position: Any
+    """The counters in checkpoints; `logged` (iterations) and `seconds` among them."""
+    capture: Capture
+    """Returns the arrays and the manifest of a checkpoint, with or without the experience."""
+    draw: Callable[[Path, str], object]
+    """Draws pictures of the run into its directory, under a title."""
+    describe_policy: Callable[[], Description] | None = None
+    """Describes the policy for a file of its own, or raises ConfigError if that is impossible. None
+    if there is no single policy."""
+
+    @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How far it has come: steps per seed, or evaluations."""
+
+    @abc.abstractmethod
+    def advance(self, iterations: int) -> None:
+        """Advance by one iteration or more, at most by so many."""
+
+    @abc.abstractmethod
+    def interrupt(self) -> None:
+        """Make `advance` return soon. A signal handler calls this."""
+
+    @abc.abstractmethod
+    def metrics(self, seconds: float) -> LogRow:
+        """The metrics since the last call, which was so many seconds of advancing ago."""
+
+    @abc.abstractmethod
+    def counters(self) -> LogRow:
+        """The part of a row that says when it was."""
+
+    @abc.abstractmethod
+    def evaluate(self) -> LogRow:
+        """Play episodes, and return what is logged of them."""
+
+    @abc.abstractmethod
+    def memory_settings(self) -> dict[str, int]:
+        """The settings that decide how much memory is needed."""
