@@ -75,6 +75,7 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"^(world/acting\.collector\.\d+)\.life$", r"\1.attempt"),
 ]
 
+LOGGED_GENERATIONS = "quality-diversity counts logged generations, not steps"
 # Configuration ("*": all) -> pattern of (new) names -> why they may differ, be missing or be extra.
 DEVIATIONS: dict[str, dict[str, str]] = {
     "*": {
@@ -92,7 +93,10 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     "pga-me": {
         r"^world/experience\.storage\.": "rows that are no steps are no longer written to the slot "
         "under the cursor, which is never sampled",
+        r"^manifest/position\.logged$": LOGGED_GENERATIONS,
     },
+    "pga-me-device": {r"^manifest/position\.logged$": LOGGED_GENERATIONS},
+    "map-elites-device": {r"^manifest/position\.logged$": LOGGED_GENERATIONS},
 }
 
 # ------------------------------------------------------------------------------------------------

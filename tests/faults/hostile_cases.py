@@ -40,7 +40,7 @@ def sign(place, **changes):
     """Change a manifest, and compute the checksum as anybody can."""
     path = place / checkpoint.MANIFEST
     manifest = json.loads(path.read_text()) | changes
-    manifest["sha256"] = checkpoint._digest(manifest)
+    manifest["sha256"] = checkpoint.checksum(manifest)
     path.write_text(json.dumps(manifest))
 
 

@@ -104,7 +104,7 @@ def test_malicious_files_are_refused(saved, tmp_path, monkeypatch, kind, signed)
         manifest = json.loads((saved / checkpoint.MANIFEST).read_text())
         digest = hashlib.sha256(data).hexdigest()
         manifest["files"][LEARNER] = {"bytes": len(data), "sha256": digest}
-        manifest["sha256"] = checkpoint._digest(manifest)
+        manifest["sha256"] = checkpoint.checksum(manifest)
         (saved / checkpoint.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.read(saved)
@@ -118,7 +118,7 @@ def test_a_malicious_manifest_is_refused_or_harmless(saved, tmp_path, kind):
     if kind == "elsewhere":  # a name that leads out of the directory is never opened
         manifest = json.loads(path.read_text())
         manifest["files"]["../../secret"] = {"bytes": 1, "sha256": ""}
-        manifest["sha256"] = checkpoint._digest(manifest)
+        manifest["sha256"] = checkpoint.checksum(manifest)
         path.write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match="which files belong to it"):
             checkpoint.read(saved)

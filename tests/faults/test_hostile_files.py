@@ -29,7 +29,7 @@ from understudy.runner import Node
 from understudy.runs import checkpoint, files
 from understudy.runs.csv_log import CsvLog
 from understudy.runs.lock import lock_directory
-from understudy.runs.loggers import _Ids
+from understudy.runs.loggers import add_id
 from understudy.runs.policy_file import save_policy
 
 pytestmark = pytest.mark.agents
@@ -205,7 +205,7 @@ def test_the_names_of_trackers_follow_no_link(tmp_path, victim, name):
     (tmp_path / name).symlink_to(victim)
     if name == "loggers.json":
         victim.write_text("{}")
-    _Ids(tmp_path).set("wandb", "x")
+    add_id(tmp_path, "wandb", "x")
     assert json.loads((tmp_path / "loggers.json").read_text()) == {"wandb": "x"}
     if name == "loggers.json":
         assert victim.read_text() == "{}"

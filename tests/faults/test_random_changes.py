@@ -113,7 +113,7 @@ def read_unchecked(path):
     """A file of arrays whose size and checksum its manifest, forged as well, gives correctly."""
     data = path.read_bytes()
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return checkpoint._read_arrays(path, entry)
+    return checkpoint.read_arrays(path, entry)
 
 
 def read_resigned(path):
@@ -147,7 +147,7 @@ def test_random_changes_of_whole_runs(run):
     @given(st.sampled_from(paths), VALUES, st.sampled_from(["replace", "remove", "add"]))
     def change(path, value, deed):
         manifest = changed(plain, path, value, deed)
-        manifest["sha256"] = checkpoint._digest(manifest)
+        manifest["sha256"] = checkpoint.checksum(manifest)
         (places[-1] / checkpoint.MANIFEST).write_text(json.dumps(manifest))
         outcomes.note(lambda: us.load(run, env="Pendulum-v1").close())
 

@@ -280,7 +280,7 @@ def test_an_error_in_training_names_the_last_good_checkpoint(saved, tmp_path):
                 raise UnderstudyError("training diverged")
             return {}
 
-    with pytest.raises(UnderstudyError, match="diverged; the last good checkpoint is .*0050$"):
+    with pytest.raises(UnderstudyError, match=r"diverged; the last good checkpoint is .*0050$"):
         run(Diverging(), 100, run_dir=tmp_path, log_every=30, checkpoint_every=50)
 
 

@@ -180,8 +180,8 @@ class Agent:
             return self.evaluator.play(plan, self._learner()).returns
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
-        """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code. Without
-        the experience (and the open episodes) it is small, but training cannot resume exactly."""
+        """Write a checkpoint directory of arrays and JSON; loading it runs no code. Without the
+        experience (and the open episodes) it is small, but training cannot resume exactly."""
         with self._on_device():
             return checkpoint.write(path, *self.capture(experience))
 

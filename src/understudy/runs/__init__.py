@@ -1,1 +1,1 @@
-"""The life around a run: logs, progress, checkpoints."""
+"""The outer loop of training, its log, progress and checkpoints."""

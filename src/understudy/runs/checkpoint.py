@@ -1,10 +1,10 @@
 """Checkpoints: safetensors for arrays, JSON for the rest, no pickle anywhere.
 
-A checkpoint is a directory: a file of arrays for each group of them, and a manifest that says
-what they are, with their checksums and its own. It is written beside its place and moved there
-whole, so that whoever looks finds the old one or the new one, never half of one.
+A checkpoint is a directory. It has a file for each group of arrays, and a manifest with their
+checksums and its own. It is written beside its place and moved there when it is complete, so that a
+reader finds the old one or the new one, never a part of one.
 
-This page is free of JAX.
+This module does not import JAX.
 """
 
 import hashlib
@@ -54,9 +54,7 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
     """Write groups of arrays and a manifest to the directory `place`, replacing what was there."""
     place = Path(place)
     for group, arrays in groups.items():
-        _refuse_unreadable(arrays)
-        if group == "learner":  # an environment's own state may hold anything
-            _refuse_non_finite(arrays)
+        _check_arrays(group, arrays)
     fresh = fresh_directory(place)
     try:
         listed = {
@@ -64,7 +62,7 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
             for group, arrays in groups.items()
         }
         signed = {"format": FORMAT, **manifest, "files": listed}
-        signed["sha256"] = _digest(signed)
+        signed["sha256"] = checksum(signed)
         _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
         sync_directory(fresh)
         _move_into_place(fresh, place)
@@ -79,7 +77,7 @@ def read(place: Path | str) -> Stored:
     place = Path(place)
     manifest = _read_manifest(place)
     groups = {
-        group: _read_arrays(place / _file(group), manifest["files"][_file(group)])
+        group: read_arrays(place / _file(group), manifest["files"][_file(group)])
         for group in GROUPS
         if _file(group) in manifest["files"]
     }
@@ -92,10 +90,12 @@ def read_newest(path: Path | str) -> Stored:
 
 
 def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> tuple[Stored, Checked]:
-    """The same; good is what passes the check, whose result is given as well."""
-    found = candidates(Path(path))
+    """Read the newest checkpoint that passes the check; return it with the result of the check."""
+    found, path = candidates(Path(path)), Path(path)
     if not found:
-        raise CheckpointError(f"there is no checkpoint in {path}{_hint(Path(path))}")
+        policy = path.suffix in (".safetensors", ".onnx") and path.is_file()
+        hint = ": it is a policy, which understudy.runner.load plays" if policy else ""
+        raise CheckpointError(f"there is no checkpoint in {path}{hint}")
     refused = []
     for place in found:
         try:
@@ -110,15 +110,8 @@ def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> tuple[
     raise CheckpointError("; ".join(dict.fromkeys(refused)))
 
 
-def _hint(path: Path) -> str:
-    """What it is instead, if that is known."""
-    if path.suffix in (".safetensors", ".onnx") and path.is_file():
-        return ": it is a policy, which understudy.runner.load plays"
-    return ""
-
-
 def candidates(path: Path) -> list[Path]:
-    """The checkpoints that `path` stands for, the one to try first first."""
+    """Return the checkpoints that `path` stands for, in the order in which to try them."""
     path = Path(os.path.abspath(path))  # "." has no name of its own
     own = [place for place in (path, _previous(path)) if (place / MANIFEST).exists()]
     aside = sorted((path / DIRECTORY).glob(".[0-9]*.previous"), reverse=True)
@@ -126,12 +119,13 @@ def candidates(path: Path) -> list[Path]:
 
 
 def numbered(run: Path) -> list[Path]:
-    """The checkpoints of a run directory, oldest first."""
+    """Return the checkpoints of a run directory, oldest first."""
     places = (run / DIRECTORY).glob("[0-9]*")
     return sorted(place for place in places if (place / MANIFEST).exists())
 
 
 def place_of(run: Path, steps: int) -> Path:
+    """Return the place of the checkpoint at a step, or at a number of evaluations."""
     return run / DIRECTORY / f"{steps:012d}"
 
 
@@ -145,8 +139,8 @@ def prune(run: Path, keep: int) -> None:
 
 
 def tidy(run: Path) -> None:
-    """Remove what a process that was killed has left half written, or half removed: hidden names,
-    and numbered directories without a manifest."""
+    """Remove what a killed process has left incomplete: hidden files, and numbered directories
+    without a manifest."""
     files.tidy(run)
     if (run / DIRECTORY).is_symlink():
         return
@@ -160,22 +154,19 @@ def _file(group: str) -> str:
     return f"{group}.safetensors"
 
 
-def _refuse_unreadable(arrays: Arrays) -> None:
-    """safetensors can hold bfloat16 and its kin, but NumPy cannot read them again."""
+def _check_arrays(group: str, arrays: Arrays) -> None:
+    """Refuse types that NumPy cannot read from safetensors (bfloat16, say), and what was learned if
+    it is not finite. The state of an environment may be anything."""
     for name, array in arrays.items():
         if str(array.dtype) not in _DTYPES:
             raise CheckpointError(f"{name} is {array.dtype}: a checkpoint cannot hold that")
-
-
-def _refuse_non_finite(arrays: Arrays) -> None:
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if group == "learner" and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"{name} is not finite: the checkpoint was not written")
 
 
 def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
-    """As safetensors, array by array: the library's writer would first make a copy of it all.
-    Gives size and checksum."""
+    """Write arrays as safetensors, one by one: the library's writer first copies all of them.
+    Return size and checksum."""
     header: dict[str, Any] = {}
     blocks, offset = [], 0
     for name, array in sorted(arrays.items()):  # the same arrays make the same file
@@ -193,7 +184,8 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
     return {"bytes": size, "sha256": hash_}
 
 
-def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Read and verify a file of arrays; `entry` is the manifest's, with size and checksum."""
     try:
         if not is_regular(path):
             raise CheckpointError(f"{path} is missing, or no regular file")
@@ -210,12 +202,12 @@ def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
             header, start = _read_header(path)
             large = _map_large(path, header, start)
             return large | {name: stored.get_tensor(name) for name in header.keys() - large.keys()}
-    except Exception as error:  # whatever a header leads to, it is the file that is wrong
+    except Exception as error:  # any error comes from the header of the file
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """What is where, after how many bytes."""
+    """Return the entries of the arrays, and the number of bytes before the first array."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -224,8 +216,8 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _map_large(path: Path, header: Mapping[str, Any], start: int) -> dict[str, np.ndarray]:
-    """The arrays that memory may not hold, as pages of the file. It may be removed meanwhile, and
-    stays as it is if somebody writes to them."""
+    """Map the arrays that may be too large for memory. The file may be removed meanwhile, and
+    writing to the arrays does not change it."""
     kinds, arrays = {kind: dtype for dtype, kind in _DTYPES.items()}, {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
@@ -251,7 +243,7 @@ def _read_manifest(place: Path) -> dict[str, Any]:
             f"use {'a newer' if age == 'newer' else 'the'} understudy that wrote it"
         )
     try:
-        signed = _digest(manifest)
+        signed = checksum(manifest)
     except RecursionError as error:
         raise CheckpointError(f"{path} is damaged: it is nested too deeply") from error
     if signed != manifest.get("sha256"):
@@ -268,8 +260,8 @@ def _check_files(path: Path, listed: Any) -> None:
         raise CheckpointError(f"{path} is damaged: it does not say which files belong to it")
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """Of everything in a manifest but the checksum itself."""
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Return the checksum of a manifest, without the entry of the checksum itself."""
     rest = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -291,14 +283,14 @@ def _write_synced(path: Path, blocks: list[Any]) -> tuple[str, int]:
 
 
 def _move_into_place(fresh: Path, place: Path) -> None:
-    """Directories cannot be exchanged in one move: the old one steps aside first, and
-    `candidates` finds it there should the process die in between."""
+    """Move a directory to its place. Two directories cannot be exchanged in one step: the old one
+    is renamed first, and `candidates` finds it if the process dies in between."""
     previous = _previous(place)
     if place.exists():
         foreign = not place.is_dir() or any(place.iterdir())
         if foreign and not (place / MANIFEST).is_file():
             raise CheckpointError(f"{place} holds something else: nothing was written")
-        # Only now: where `place` is missing, the one that stepped aside is all there is.
+        # Only now: if `place` is missing, the renamed directory is the only checkpoint.
         remove(previous)
         os.rename(place, previous)
     os.rename(fresh, place)

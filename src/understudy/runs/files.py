@@ -1,7 +1,6 @@
-"""The one way in which files are written and removed: whole or not at all, under a name that nobody
-can guess until it is complete, and never through a symbolic link.
+"""Write and remove files as a whole, and never through a symbolic link.
 
-This page is free of JAX.
+A file has a hidden random name until it is complete. This module does not import JAX.
 """
 
 import contextlib
@@ -17,8 +16,8 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def write_whole(path: str | Path, data: bytes | str) -> Path:
-    """Beside its place first, and moved there when the disk has it. A link there is replaced, and
-    what it points to stays as it is."""
+    """Write a file beside its place, sync it, and move it there. A link in its place is replaced;
+    the file that the link points to stays as it is."""
     place = Path(path)
     data = data.encode() if isinstance(data, str) else data
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +36,7 @@ def write_whole(path: str | Path, data: bytes | str) -> Path:
 
 
 def fresh_directory(place: Path) -> Path:
-    """An empty directory beside `place`, with the permissions that the user's umask asks for."""
+    """Make an empty directory beside `place`, with the permissions of the user's umask."""
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = hidden(place)
     fresh.mkdir()
@@ -45,8 +44,8 @@ def fresh_directory(place: Path) -> Path:
 
 
 def remove(place: Path) -> None:
-    """In one move for whoever looks, then for good; `tidy` ends what a kill in between leaves. A
-    link is removed, and what it points to stays."""
+    """Rename a directory to a hidden name and then delete it; `tidy` deletes it if the process is
+    killed in between. A link is removed, and its target stays."""
     with contextlib.suppress(OSError):
         if place.is_symlink() or not place.is_dir():
             place.unlink(missing_ok=True)
@@ -57,7 +56,7 @@ def remove(place: Path) -> None:
 
 
 def tidy(directory: Path) -> None:
-    """Remove what a process that was killed has left under a hidden name."""
+    """Remove the hidden files that a killed process has left."""
     for left in directory.glob(".*.tmp"):
         remove(left)
 
@@ -67,7 +66,7 @@ def hidden(place: Path) -> Path:
 
 
 def open_for_appending(path: Path) -> IO[str]:
-    """A text file that is continued, or begun."""
+    """Open a text file at its end; make it if there is none."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o666)
     except OSError:

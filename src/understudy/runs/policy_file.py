@@ -1,7 +1,7 @@
-"""One policy in one file, `policy.safetensors`: what `understudy.runner` plays.
+"""A policy in one file, `policy.safetensors`, which `understudy.runner` plays.
 
-The arrays are the tensors; everything else (the graph, the spec, the config, where it comes from)
-is one piece of JSON in the header, together with the checksum of the whole file.
+The tensors are the arrays. The graph, the spec, the config and the origin are JSON in the header,
+with the checksum of the whole file.
 """
 
 import json
@@ -16,7 +16,7 @@ from understudy.types import CheckpointError
 
 
 def save_policy(path: str | Path, description: Description) -> Path:
-    """Write the file whole or not at all; an older one stays until the new one is on disk."""
+    """Write a policy. A file in its place stays until the new one is complete."""
     stored = {"format": FORMAT, "sha256": NO_CHECKSUM, **description._asdict()}
     arrays = stored.pop("arrays")
     data = format_safetensors(arrays, {METADATA: json.dumps(stored)})

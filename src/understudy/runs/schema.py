@@ -1,4 +1,4 @@
-"""What JSON that somebody else may have written must look like, before anything uses it."""
+"""Check JSON that another program may have written, before it is used."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def list_of(kind: Kind) -> Kind:
 
 
 def problems(stored: Mapping[str, Any], schema: Mapping[str, Kind]) -> list[str]:
-    """Of a table whose keys are exactly those of the schema."""
+    """Describe how a table differs from a schema, whose keys it must have exactly."""
     missing = [f"no {name}" for name in schema if name not in stored]
     extra = [f"an unknown {name!r:.60}" for name in stored if name not in schema]
     wrong = [
