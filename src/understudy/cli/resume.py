@@ -23,10 +23,9 @@ from understudy.cli.parsing import (
 from understudy.cli.running import CONFIG, open_loggers, progress_of, run
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
-from understudy.runs.config import QDRunConfig
 from understudy.reading import read_bytes
 from understudy.runs.checkpoint import LARGEST_MANIFEST
-from understudy.runs.config import RunConfig
+from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.run_directory import RUN_JSON
 from understudy.runs.schema import table, text, whole
 from understudy.training.devices import suit

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, final
 
 from understudy.agent import Agent
 from understudy.agent.illumination import HEAT_MAP, Illumination
+from understudy.agent.training import Summary
 from understudy.cli import config_file
 from understudy.cli.parsing import ON_INTERRUPT, entry, hint, quoted
 from understudy.cli.printing import at_best, describe_metrics, describe_returns
@@ -21,10 +22,9 @@ from understudy.errors import ConfigError, UnderstudyError
 from understudy.ops.statistics import summary as summarize
 from understudy.qd.run import QDSummary
 from understudy.runs import checkpoint
+from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.files import write_whole
 from understudy.runs.loggers import BY_NAME, Logger
-from understudy.agent.training import Summary
-from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.run_directory import CURVE
 
 CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same run again

@@ -15,7 +15,7 @@ from understudy.qd.repertoire_file import (
 )
 from understudy.qd.run import Position
 from understudy.runs import checkpoint
-from understudy.state_dict import StateDict, state_dict, select_prefix, load_state_dict, add_prefix
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 
 
 def capture(
@@ -24,7 +24,8 @@ def capture(
     """Return the groups of arrays and a part of the manifest for a checkpoint. Without the
     experience its repertoire can be used, but the run cannot resume."""
     state = illuminator.state
-    world = add_prefix("repertoire", pack(state.repertoire)) | add_prefix("rest", state_dict(_rest(state)))
+    world = add_prefix("repertoire", pack(state.repertoire))
+    world |= add_prefix("rest", state_dict(_rest(state)))
     if state.experience is not None and experience:
         one_seed = jax.tree.map(lambda x: x[None], state.experience)
         buffer = illuminator.generations.plan.buffer
