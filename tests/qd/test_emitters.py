@@ -8,7 +8,7 @@ import pytest
 from tests.envs.walking_native import SPEC
 from tests.qd.qd_cases import SIZE, bits, flat, plan
 from understudy.qd import repertoire as qd
-from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, CombinedEmitter
+from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient
 from understudy.qd.emitters.iso_line import vary
 from understudy.qd.map_elites import Generations
 from understudy.training.learner import updates

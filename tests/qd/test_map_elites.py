@@ -10,7 +10,7 @@ from tests.envs.walking_native import NativeWalk, place
 from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.qd import repertoire as qd
-from understudy.qd.map_elites import Reevaluation, Generations
+from understudy.qd.map_elites import Generations, Reevaluation
 from understudy.qd.on_device import NativeIlluminator
 
 pytestmark = pytest.mark.agents

@@ -14,7 +14,7 @@ from understudy.runs.config import RunConfig
 from understudy.runs.run import Run
 from understudy.runs.run_directory import RunDirectory
 from understudy.training.snapshot import Position
-from understudy.training.trainer import TrainingSetup, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
 
 SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))

@@ -42,7 +42,7 @@ from understudy.training.devices import find_device
 from understudy.training.factory import longest_episode, see_stacked
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
-from understudy.training.trainer import TrainingSetup, Trainer
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 
 

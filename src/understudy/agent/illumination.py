@@ -28,7 +28,7 @@ from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import EnvSource, resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
-from understudy.qd.map_elites import Reevaluation, Illuminator, Plan
+from understudy.qd.map_elites import Illuminator, Plan, Reevaluation
 from understudy.qd.on_device import NativeIlluminator
 from understudy.qd.on_host import HostIlluminator
 from understudy.qd.repertoire import corrected

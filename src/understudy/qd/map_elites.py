@@ -25,7 +25,7 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
 from understudy.qd.config import PGAMEConfig, QDConfig
-from understudy.qd.emitters import Emitter, IsoLine, PolicyGradient, CombinedEmitter
+from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient
 from understudy.qd.repertoire import Repertoire, add, empty, policies_in
 from understudy.qd.tessellation import Cells, make_cvt, make_grid
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults

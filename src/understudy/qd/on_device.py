@@ -11,10 +11,10 @@ from jaxtyping import Array, Int32
 from understudy.envs.base import NativeEnv
 from understudy.qd.map_elites import (
     REEVALUATION,
-    Reevaluation,
     Generations,
     Illuminator,
     Plan,
+    Reevaluation,
     State,
     acting,
 )

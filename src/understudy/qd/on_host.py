@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from understudy.buffers import Buffer
-from understudy.qd.map_elites import Reevaluation, Generations, Illuminator, Plan, acting
+from understudy.qd.map_elites import Generations, Illuminator, Plan, Reevaluation, acting
 from understudy.qd.repertoire import policies_in
 from understudy.training.episode_runner import EpisodeResults, EpisodeRunner, OnChunk
 from understudy.training.program_cache import shared

@@ -2,8 +2,8 @@
 evaluated."""
 
 from understudy.qd.emitters.base import Emitter
+from understudy.qd.emitters.combined import CombinedEmitter
 from understudy.qd.emitters.iso_line import IsoLine
 from understudy.qd.emitters.policy_gradient import PolicyGradient
-from understudy.qd.emitters.combined import CombinedEmitter
 
-__all__ = ["Emitter", "IsoLine", "PolicyGradient", "CombinedEmitter"]
+__all__ = ["CombinedEmitter", "Emitter", "IsoLine", "PolicyGradient"]
