@@ -51,7 +51,7 @@ EXCEPTIONS = {
     "sight_key", "lend", "Borrowed",
     # Other meanings of the word.
     "member", "members",  # of an ensemble, and of a sweep
-    "_same_members", "_with_members",  # of an archive, and of a sweep
+    "_same_members",  # of an archive, and of a sweep
     "__post_init__",
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
     "film", "_film",  # a video
