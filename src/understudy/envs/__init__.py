@@ -4,30 +4,22 @@ because worker processes import this package too."""
 import importlib
 from typing import Any
 
-_HOME = {
-    "AtariSettings": "atari",
-    "Brax": "brax",
-    "CheckReport": "check",
-    "atari": "atari",
-    "brax": "brax",
-    "check": "check",
-    "EnvSource": "make",
-    "resolve": "make",
-    "EpisodeSeeds": "seeds",
-    "Guard": "fault_guard",
-    "HostEnvs": "base",
-    "HostStep": "base",
-    "NativeEnv": "base",
-    "NativeStep": "base",
-    "ProcessEnvs": "subprocesses",
-    "SerialEnvs": "serial",
-    "Stacked": "frame_stack_wrapper",
-    "UserVectorEnvs": "vector",
-    "spec_of": "spaces",
-    "stack_frames": "frame_stack",
-    "to_normalized": "spaces",
-    "to_real": "spaces",
+_NAMES = {
+    "atari": ("AtariSettings", "atari"),
+    "base": ("HostEnvs", "HostStep", "NativeEnv", "NativeStep"),
+    "brax": ("Brax", "brax"),
+    "check": ("CheckReport", "check"),
+    "fault_guard": ("Guard",),
+    "frame_stack": ("stack_frames",),
+    "frame_stack_wrapper": ("Stacked",),
+    "make": ("EnvSource", "resolve"),
+    "seeds": ("EpisodeSeeds",),
+    "serial": ("SerialEnvs",),
+    "spaces": ("spec_of", "to_normalized", "to_real"),
+    "subprocesses": ("ProcessEnvs",),
+    "vector": ("UserVectorEnvs",),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -39,7 +31,7 @@ def __getattr__(name: str) -> Any:
     module = importlib.import_module(f"{__name__}.{home}")
     # All names of that module at once: `check` is also the name of its module, and the import
     # above has just bound the module here.
-    globals().update({known: getattr(module, known) for known in _HOME if _HOME[known] == home})
+    globals().update({known: getattr(module, known) for known in _NAMES[home]})
     return globals()[name]
 
 

@@ -139,25 +139,21 @@ class HostEnvs(abc.ABC):
         observations."""
 
     def _make_layout(self, descriptor: Descriptor | None) -> np.dtype:
-        """The layout of `StepArrays` for these environments."""
-        action = self.spec.action
-        observation = (self.packer.dtype, (self.num_envs, *self.packer.shape))
-        flag = (np.bool_, (self.num_envs,))
-        fields = {
-            "action": (
-                np.float32 if isinstance(action, Continuous) else np.int64,
-                (self.num_envs, *getattr(action, "shape", ())),
-            ),
-            "chosen": flag,
-            "reward": (np.float32, (self.num_envs,)),
-            "terminated": flag,
-            "last": flag,
-            "next_observation": observation,
-            "observation": observation,
-        }
+        """Return the layout of `StepArrays` for these environments."""
+        rows, packer, action = self.num_envs, self.packer, self.spec.action
+        action_dtype = np.float32 if isinstance(action, Continuous) else np.int64
+        fields: list[tuple[str, Any, tuple[int, ...]]] = [
+            ("action", action_dtype, (rows, *getattr(action, "shape", ()))),
+            ("chosen", np.bool_, (rows,)),
+            ("reward", np.float32, (rows,)),
+            ("terminated", np.bool_, (rows,)),
+            ("last", np.bool_, (rows,)),
+            ("next_observation", packer.dtype, (rows, *packer.shape)),
+            ("observation", packer.dtype, (rows, *packer.shape)),
+        ]
         if descriptor is not None:
-            fields["descriptor"] = (np.float32, (self.num_envs, descriptor.size))
-        return np.dtype([(name, *field) for name, field in fields.items()], align=True)
+            fields.append(("descriptor", np.float32, (rows, descriptor.size)))
+        return np.dtype(fields, align=True)
 
     def mask_actions(self, action: np.ndarray, only: np.ndarray) -> np.ndarray:
         """Check `only`; returns the actions with zeros in the rows that are left out."""

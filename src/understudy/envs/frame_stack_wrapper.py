@@ -10,24 +10,19 @@ from gymnasium import spaces
 
 
 @final
-class Frames(spaces.Box):
-    """A Box whose first axis counts frames, the newest last. (A Box alone could not say so.)"""
-
-    def __init__(self, frame: spaces.Box, count: int):
-        low, high = (np.repeat(bound[None], count, axis=0) for bound in (frame.low, frame.high))
-        super().__init__(low, high, dtype=frame.dtype.type)
-        self.frames = count
-
-
-@final
 class Stacked(gymnasium.Wrapper):
-    """Shows the last `count` frames [count, *frame]; an episode begins with copies of its first."""
+    """Show the last `count` frames [count, *frame], the newest last; an episode begins with copies
+    of its first."""
 
     def __init__(self, env: gymnasium.Env, count: int):
         super().__init__(env)
         if not isinstance(env.observation_space, spaces.Box):
             raise ValueError(f"only frames can be stacked, not {env.observation_space}")
-        self.observation_space = Frames(env.observation_space, count)
+        frame = env.observation_space
+        low, high = (np.repeat(bound[None], count, axis=0) for bound in (frame.low, frame.high))
+        self.observation_space = spaces.Box(low, high, dtype=frame.dtype.type)
+        # A Box alone could not say that its first axis counts frames; `spec_of` reads this.
+        self.observation_space.frames = count  # type: ignore[attr-defined]
         self._count = count
         self._recent: deque[np.ndarray] = deque(maxlen=count)
 
@@ -42,7 +37,7 @@ class Stacked(gymnasium.Wrapper):
         frame, reward, terminated, truncated, info = self.env.step(action)
         self._recent.append(np.array(frame))  # the environment may write into it again
         if self._recent[-1].shape != self._recent[0].shape:
-            # Shown as it is: whoever checks observations says what was expected.
+            # Returned unchanged: the check of observations reports the wrong shape.
             return self._recent[-1], reward, terminated, truncated, info
         return np.stack(self._recent), reward, terminated, truncated, info
 

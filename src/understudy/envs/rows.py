@@ -78,9 +78,7 @@ class EnvRows:
         self._clock = 0  # steps of the block
         self._begun = [0] * count  # the clock when each open episode began
         self._actions: Any = ()  # the latest, by index
-        # The latest observations, as they came (or the checked entries of a dict).
-        self._given: list[Any] = [None] * count
-        self._dicts: list[Any] = [None] * count  # the latest, where observations are dicts
+        self._given: list[Any] = [None] * count  # the latest observations, as they came
         self._accepted: np.dtype | None = None  # the dtype that was last found castable
         self._has_abnormal_entry = False
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
@@ -212,9 +210,9 @@ class EnvRows:
         title = f"the descriptor {getattr(function, '__name__', type(function).__name__)}"
         numbers = np.full(out.shape, np.nan)
         for index in rows:
-            if self._given[index] is None:  # cut
+            observation = self._given[index]
+            if observation is None:  # cut
                 continue
-            observation = self._dicts[index] if self._has_parts else self._given[index]
             try:
                 values = np.asarray(function(self.environments[index], observation), np.float64)
             except Exception as error:
@@ -274,10 +272,10 @@ class EnvRows:
         order is written by `_clip`."""
         if self._has_parts:
             try:
-                entries = self._given[index] = self._packer.entries(observation)
-                self._dicts[index] = observation
+                entries = self._packer.entries(observation)
             except EnvironmentError as error:
                 raise self._error(index, str(error)) from None
+            self._given[index] = observation
             if all(e.dtype.kind != "f" or np.vdot(e, e) <= LIMIT * LIMIT for e in entries):
                 self._packer.write(entries, out[index])
             else:
@@ -306,7 +304,7 @@ class EnvRows:
         if given is None or not (self._has_parts or self._inexact):
             return None
         # As they were given: what float32 turned into an infinity may have been a number.
-        entries = given if self._has_parts else [given.astype(np.float64)]
+        entries = self._packer.entries(given)
         for place, label in enumerate(self._packer.labels):
             abnormal = find_abnormal(entries[place])
             if abnormal is None:

@@ -116,14 +116,5 @@ class Acrobot(NativeEnv):
         )
 
     def observe(self, state: AcrobotState) -> Float[Array, "6"]:
-        shoulder, elbow = state.shoulder_angle, state.elbow_angle
-        return jnp.stack(
-            [
-                jnp.cos(shoulder),
-                jnp.sin(shoulder),
-                jnp.cos(elbow),
-                jnp.sin(elbow),
-                state.shoulder_velocity,
-                state.elbow_velocity,
-            ]
-        )
+        q1, q2, v1, v2, _ = state
+        return jnp.stack([jnp.cos(q1), jnp.sin(q1), jnp.cos(q2), jnp.sin(q2), v1, v2])
