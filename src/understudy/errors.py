@@ -1,8 +1,8 @@
-"""The errors that a user can mend. Free of JAX: the player and the file formats import it."""
+"""The errors that a user can correct. Free of JAX: the player and the file formats import it."""
 
 
 class UnderstudyError(Exception):
-    """A mistake that the user can mend: shown as one line, without a traceback, by the CLI."""
+    """A mistake that the user can correct; the CLI shows it as one line, without a traceback."""
 
 
 class ConfigError(UnderstudyError):
@@ -22,4 +22,4 @@ class DivergedError(UnderstudyError):
 
 
 class ClusterError(UnderstudyError):
-    """The processes that a run depends on cannot be had any more."""
+    """The processes that a run depends on are lost and cannot be replaced."""

@@ -1,9 +1,8 @@
-"""Read files from other people: regular ones only, and not beyond a limit.
+"""Read files from untrusted sources: regular ones only, and not beyond a limit.
 
 Free of JAX: the player of policy files imports it.
 """
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -26,9 +25,3 @@ def read_bytes(path: Path, most: int, count: int = -1) -> bytes:
             return opened.read(count)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def is_regular(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return stat.S_ISREG(path.stat().st_mode)
-    return False

@@ -1,13 +1,12 @@
-"""Plays a policy file in NumPy and loads no JAX: for robots, for workers, for acting on a host.
+"""Play a policy file in NumPy, without JAX: for robots, for workers, for acting on a host.
 
-A policy is described as a tiny graph over named values: its arrays, the `observation`, and what
-each node makes of earlier ones. Two values are its answers: the `action` that it would take
-without exploring, and a `sample` of what it does while it explores. The ONNX export reads the
-same description, so that no network is described twice.
+A policy is described as a small graph of named values: its arrays, the `observation`, and the
+output of each node. Two values are its results: the deterministic `action`, and a `sample` of the
+exploring policy. The ONNX export reads the same description, so that no network is described twice.
 
-All operations work on the last axes: one observation needs no batch axis. A policy that remembers
-has one more value, the `memory`, and one more answer: the memory after the observation. Its caller
-keeps it from one step to the next.
+All operations work on the last axes: one observation needs no batch axis. A recurrent policy has
+one more value, the `memory`, and one more result: the memory after the observation. The caller
+passes it to the next step.
 """
 
 import hashlib
@@ -44,20 +43,20 @@ class Node(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A policy as data: all that a player or an exporter needs to know."""
+    """A policy as data, for a player or an exporter."""
 
     spec: dict[str, Any]  # `dataclasses.asdict` of the Spec, as JSON keeps it
-    about: dict[str, Any]  # the algorithm's name, its config, where it comes from
+    about: dict[str, Any]  # the algorithm's name, its config, its origin
     nodes: tuple[Node, ...]
     action: str  # the output that is the action in the environment's own units
     sample: str  # the same while exploring
-    memory: int  # numbers that a memory consists of; 0 where nothing is remembered
+    memory: int  # the size of the memory; 0 for a policy without one
     next_memory: str  # the output that is the memory after the observation, or ""
     arrays: dict[str, np.ndarray]
 
 
 def load(path: str | Path) -> "Player":
-    """The player of a policy file, ready to act."""
+    """Load a policy file; returns a player that is ready to act."""
     if Path(path).is_dir():
         raise CheckpointError(
             f"{path} is a directory: a run's policy is its policy.safetensors, and an agent is "
@@ -65,31 +64,23 @@ def load(path: str | Path) -> "Player":
         )
     description = read_policy(path)
     try:
-        with np.errstate(all="ignore"):  # what comes out is checked
-            for answer in (description.action, description.sample):
-                check_graph(description, needed(description, answer), OPERATIONS, DRAWS)
+        with np.errstate(all="ignore"):  # the results are checked
+            for result in (description.action, description.sample):
+                check_graph(description, needed(description, result), _FUNCTIONS, set(DRAWS))
             player = Player(description)
             player.rehearse()
-    except (
-        ArithmeticError,
-        AttributeError,
-        EnvironmentError,
-        LookupError,
-        MemoryError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except Exception as error:  # a graph from a file may fail in any way
         raise CheckpointError(f"{path} does not fit together: {error}") from error
     return player
 
 
 @final
 class Player:
-    """A policy that acts. `spec` says what it sees and does, `about` where it comes from."""
+    """A policy that acts. `spec` describes observations and actions, `about` its origin."""
 
     def __init__(self, description: Description):
         self.spec, self.about = description.spec, description.about
-        self.memory_size = description.memory  # 0 where nothing is remembered
+        self.memory_size = description.memory  # 0 for a policy without memory
         observation, action = self.spec["observation"], self.spec["action"]
         self._shape, self._dtype = tuple(observation["shape"]), np.dtype(observation["dtype"])
         plain = self._dtype == np.float32 and not observation.get("parts")
@@ -98,9 +89,8 @@ class Player:
         self._continuous = "low" in action
         self._constants: dict[str, Any] = dict(description.arrays)
         self._next_memory = description.next_memory
-        answers = description.action, description.sample
-        self._programs = [_program(description, answer) for answer in answers]
-        self._answers = answers
+        self._results = description.action, description.sample
+        self._programs = [_program(description, result) for result in self._results]
         self._rng = np.random.default_rng()
 
     def act(
@@ -111,34 +101,34 @@ class Player:
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
     ) -> Any:
-        """The action for one observation or a batch, in the environment's own units. A policy
-        that remembers gives `(action, memory)` and takes that memory with the next observation;
-        None, at the start of an episode, is the memory of nothing.
+        """Return the action for one observation or a batch, in the environment's own units. A
+        recurrent policy returns `(action, memory)` and takes that memory with the next
+        observation; pass None at the start of an episode.
 
-        With `deterministic=False` it is drawn as in training, each row for itself: from the
-        policy's distribution, with the noise of a deterministic policy, or ε-greedily.
-        (State-dependent and Ornstein-Uhlenbeck noise, which linger, are drawn afresh.) Without
-        an `rng` the draws are no one's to repeat.
+        With `deterministic=False` the action is sampled as in training, independently for each row:
+        from the policy's distribution, with the noise of a deterministic policy, or ε-greedily.
+        (State-dependent and Ornstein-Uhlenbeck noise, which last several steps in training, are
+        drawn anew.) Without an `rng` the samples are not reproducible.
         """
         x = self._array(observation)
         rows = x.shape[: x.ndim - len(self._shape)]
-        action, memory = self._play(x, self._remembered(memory, rows), deterministic, rng)
+        action, memory = self._play(x, self._checked_memory(memory, rows), deterministic, rng)
         return (action, memory) if self.memory_size else action
 
     def rehearse(self) -> None:
-        """Act once in every way, so that what is wrong shows before it matters."""
+        """Act once in every way, so that errors appear when a policy is loaded."""
         for rows in ((), (2,)):
             for deterministic in (True, False):
                 seen, memory = np.zeros(rows + self._shape, self._dtype), None
                 for _ in range(2 if self.memory_size else 1):
-                    memory = self._remembered(memory, rows)
+                    memory = self._checked_memory(memory, rows)
                     rng = np.random.default_rng(0)
                     action, memory = self._play(seen, memory, deterministic, rng)
                 if np.shape(action) != rows + self._action_shape:
                     raise ValueError(f"an action has shape {np.shape(action)}")
 
     def _array(self, observation: Any) -> np.ndarray:
-        """One observation, or a batch, as the one array that networks see."""
+        """Pack one observation, or a batch, into one array."""
         if self._packer is not None:
             rows, single = self._packer.pack(observation)
             return rows[0] if single else rows
@@ -147,7 +137,7 @@ class Player:
             raise EnvironmentError(f"an observation has shape {self._shape}, got {x.shape}")
         return x
 
-    def _remembered(self, memory: Any, rows: tuple[int, ...]) -> np.ndarray:
+    def _checked_memory(self, memory: Any, rows: tuple[int, ...]) -> np.ndarray:
         shape = (*rows, self.memory_size)
         if memory is None:
             return np.zeros(shape, np.float32)
@@ -167,17 +157,17 @@ class Player:
         values["observation"], values["memory"], values["rng"] = x, memory, rng or self._rng
         for function, inputs, output in self._programs[not deterministic]:
             values[output] = function(*[values[name] for name in inputs])
-        answer = values[self._answers[not deterministic]]
-        if self._continuous and not np.isfinite(answer).all():
+        action = values[self._results[not deterministic]]
+        if self._continuous and not np.isfinite(action).all():
             raise EnvironmentError(
-                f"the policy gave the action {answer.tolist()}: not a finite number; "
+                f"the policy gave the action {action.tolist()}: not a finite number; "
                 "look at the observation it was given"
             )
-        return answer, values[self._next_memory] if self.memory_size else None
+        return action, values[self._next_memory] if self.memory_size else None
 
 
 def read_policy(path: str | Path) -> Description:
-    """Read and verify a policy file: all of it or a CheckpointError."""
+    """Read and verify a policy file; raise a CheckpointError if it is damaged."""
     header, data = _read(Path(path))
     try:
         stored = json.loads(json.loads(header)["__metadata__"][METADATA])
@@ -208,23 +198,23 @@ def read_policy(path: str | Path) -> Description:
 
 
 def checksum_of(data: bytes, written: str = NO_CHECKSUM) -> str:
-    """Of a whole policy file, with zeros where its checksum is `written`."""
+    """Compute the checksum of a policy file, with zeros in the place of the `written` one."""
     mark = written.encode(errors="replace")
     return hashlib.sha256(data.replace(mark, NO_CHECKSUM.encode(), 1)).hexdigest()
 
 
 def needed(description: Description, result: str) -> list[Node]:
-    """The nodes that lead to one of the answers (and to the next memory), in order."""
-    wanted, kept = {result, description.next_memory}, []
+    """Return the nodes that lead to a result (and to the next memory), in order."""
+    wanted, nodes = {result, description.next_memory}, []
     for node in reversed(description.nodes):
         if node.output in wanted:
-            kept.append(node)
+            nodes.append(node)
             wanted.update(node.inputs)
-    return kept[::-1]
+    return nodes[::-1]
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
-    """The JSON header and the whole file."""
+    """Return the JSON header and the whole file."""
     start = read_bytes(path, MAX_FILE, 8)
     length = int.from_bytes(start, "little")
     if len(start) < 8 or not 2 <= length <= MAX_HEADER:
@@ -238,7 +228,7 @@ def _read(path: Path) -> tuple[bytes, bytes]:
 def _check(description: Description) -> None:
     known = {"observation", "memory", *description.arrays}
     for node in description.nodes:
-        if node.operation not in OPERATIONS and node.operation not in DRAWS:
+        if node.operation not in _FUNCTIONS:
             raise ValueError(f"the operation '{node.operation}' is unknown")
         for name in node.inputs:
             if name not in known:
@@ -252,13 +242,14 @@ def _check(description: Description) -> None:
 
 
 def _program(description: Description, result: str) -> list[tuple[Callable[..., Any], Any, str]]:
+    """Return (function, names of inputs, name of the output) of each node, in order."""
     steps = []
     for node in needed(description, result):
-        draws = node.operation in DRAWS
-        function = (DRAWS if draws else OPERATIONS)[node.operation]
+        function = _FUNCTIONS[node.operation]
         if node.settings:
             function = partial(function, **node.settings)
-        steps.append((function, (*(("rng",) if draws else ()), *node.inputs), node.output))
+        inputs = ("rng", *node.inputs) if node.operation in DRAWS else node.inputs
+        steps.append((function, inputs, node.output))
     return steps
 
 
@@ -281,25 +272,25 @@ def _gelu(x: Any) -> Any:
 
 
 def _scale(x: Any, factor: Any, offset: Any) -> Any:
-    """In float64, where the arrays are: -1 and 1 arrive at the bounds and not next to them."""
+    """Computed in float64, the dtype of the arrays: -1 and 1 map exactly to the bounds."""
     return (x * factor + offset).astype(np.float32)
 
 
 def _part(x: Any, name: str, start: int, end: int, dtype: str, shape: list[int]) -> Any:
-    """An entry out of the bytes of a Dict observation. (Its name is for ONNX.)"""
+    """Read an entry from the bytes of a Dict observation. (Its name is for ONNX.)"""
     entry = np.ascontiguousarray(x[..., start:end]).view(np.dtype(dtype).newbyteorder("<"))
     return entry.reshape(*x.shape[:-1], *shape)
 
 
 def _image(x: Any, order: list[int], shape: list[int], largest: float) -> Any:
-    """Floats with channels last, whatever the layout."""
+    """Convert to floats with channels last."""
     rows = x.ndim - len(order)
     turned = x.transpose(*range(rows), *(rows + axis for axis in order))
     return turned.reshape(*x.shape[:rows], *shape).astype(np.float32) / np.float32(largest)
 
 
 def _windows(x: Any, size: int, stride: int, padding: str, fill: float) -> Any:
-    """[..., H, W, C] → [..., h, w, C, size, size]: what each output sees."""
+    """[..., H, W, C] → [..., h, w, C, size, size]: the window of each output."""
     if padding == "SAME":
         sides = [(0, 0)] * x.ndim
         for axis in (-3, -2):  # an odd pixel goes to the end
@@ -365,7 +356,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "spread": lambda features, variances: np.sqrt(np.dot(features * features, variances)),
     "argmax": lambda x: np.argmax(x, axis=-1),
     "stack": lambda *values: np.stack(values, axis=-1),
-    # The digits of a number whose places count as far as these.
+    # The combination of choices that a number stands for.
     "unravel": lambda x, choices: np.stack(np.unravel_index(x, tuple(choices)), axis=-1),
     "reshape": lambda x, shape: x.reshape(*x.shape[:-1], *shape),
 }
@@ -389,3 +380,5 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "categorical": _categorical,
     "epsilon_greedy": _epsilon_greedy,
 }
+
+_FUNCTIONS = OPERATIONS | DRAWS

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import safe_open
 
 from understudy.errors import CheckpointError
-from understudy.reading import is_regular, read_bytes
+from understudy.reading import read_bytes
 from understudy.runs import files
 from understudy.runs.files import fresh_directory, remove, sync_directory
 from understudy.runs.schema import problems, table, text, whole
@@ -187,7 +187,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
 def read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Read and verify a file of arrays; `entry` is the manifest's, with size and checksum."""
     try:
-        if not is_regular(path):
+        if not os.path.isfile(path):
             raise CheckpointError(f"{path} is missing, or no regular file")
         if path.stat().st_size != entry["bytes"]:
             raise CheckpointError(f"{path} is damaged: it is not as long as it was written")
