@@ -39,9 +39,9 @@ def examine() -> dict[str, Any]:
     from understudy.training.compilation import set_up_compilation
 
     set_up_compilation()
-    cache = _setting("jax_compilation_cache_dir")
+    config: Any = jax.config  # declares its settings at run time
+    cache, precision = config.jax_compilation_cache_dir, config.jax_default_matmul_precision
     devices = jax.devices()
-    precision = _setting("jax_default_matmul_precision")
     tf32 = devices[0].platform == "gpu" and precision in (None, "default", "tensorfloat32")
     return {
         "versions": {name: _version(name) for name in ("understudy", *CORE)}
@@ -72,13 +72,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if missing:
         lines.append(f"not installed  {', '.join(missing)} (pip install 'understudy[NAME]')")
     return lines + [f"warning        {warning}" for warning in found["warnings"]]
-
-
-def _setting(name: str) -> Any:
-    """A setting of JAX, whose config declares its settings at run time."""
-    import jax
-
-    return getattr(jax.config, name)
 
 
 def _version(name: str) -> str | None:

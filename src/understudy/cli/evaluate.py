@@ -3,14 +3,14 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from understudy.agent import Agent
 from understudy.agent.illumination import Illumination
-from understudy.cli.parsing import Parser, add_device, add_trust, count, entry, hint, quoted
-from understudy.cli.playing import add_behavior, add_checkpoint, choose_agent, film, open_run
+from understudy.cli.parsing import Parser, add_device, count, entry, hint, quoted
+from understudy.cli.playing import add_policy, choose_agent, film, open_run
 from understudy.cli.printing import at_best, describe_metrics, describe_returns, spell_behavior
 from understudy.errors import ConfigError
 from understudy.ops.statistics import summary as summarize
@@ -24,24 +24,20 @@ Of a repertoire all policies play fresh episodes, or only the policy nearest to 
 
 def parser(arguments: list[str]) -> Parser:
     result = Parser("eval RUN [flags]", DESCRIPTION, _eval)
-    add_checkpoint(result)
+    add_policy(result)
     add = result.add_argument
     add("--episodes", type=count, default=10, metavar="N", help="episodes per seed (default: 10)")
     add("--seed", type=int, metavar="N", help="seed of the episodes (default: the run's own)")
     add("--stochastic", action="store_true", help="explore as in training: sample, or add noise")
     add("--epsilon", type=float, metavar="X", help="share of random actions (discrete actions)")
-    add_behavior(result)
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode, too, as .mp4 or .gif")
-    add_trust(result)
-    add_device(result)
+    add_device(result, "auto, JAX's choice")
     return result
 
 
-class Evaluation(NamedTuple):
-    result: dict[str, Any]  # for --json
-    lines: list[str]
-    commands: list[str]  # that make sense next
+# The result for --json, the lines to print, and the commands that make sense next.
+Evaluation = tuple[dict[str, Any], list[str], list[str]]
 
 
 def _eval(options: argparse.Namespace) -> None:
@@ -50,19 +46,16 @@ def _eval(options: argparse.Namespace) -> None:
         if isinstance(opened, Illumination) and agents_only:
             raise ConfigError(f"{options.run} is a repertoire: --seed, --stochastic and --epsilon "
                               "are for agents")  # fmt: skip
-        filmed = []
-        if options.video is not None:
-            filmed = [film(choose_agent(opened, options.at)[0], options.video)]
+        filmed = options.video and film(choose_agent(opened, options.at)[0], options.video)
         if isinstance(opened, Agent):
             result, lines, commands = _evaluate_agent(opened, options)
-        elif options.at is None:
-            result, lines, commands = _evaluate_repertoire(opened, options)
         else:
-            result, lines, commands = _evaluate_policy(opened, options)
+            evaluate = _evaluate_repertoire if options.at is None else _evaluate_policy
+            result, lines, commands = evaluate(opened, options)
     if options.json:
         print(json.dumps(result))
         return
-    print("\n".join(lines + filmed))
+    print("\n".join([*lines, filmed] if filmed else lines))
     if (options.run / RUN_JSON).exists():  # a whole run, not a checkpoint
         video = f" --video {quoted(options.video)}" if options.video else ""
         commands.insert(0, f"report {quoted(options.run)}{video}")
@@ -85,7 +78,7 @@ def _evaluate_agent(agent: Agent, options: argparse.Namespace) -> Evaluation:
     for seed, returns in enumerate(result["returns"] if several else (), agent.seed):
         own = summarize(returns)
         lines.append(f"  seed {seed}: {compact(own['mean'])} ± {compact(own['std'])}")
-    return Evaluation(result, lines, [f"export {quoted(options.run)} policy.onnx"])
+    return result, lines, [f"export {quoted(options.run)} policy.onnx"]
 
 
 def _evaluate_repertoire(found: Illumination, options: argparse.Namespace) -> Evaluation:
@@ -105,7 +98,7 @@ def _evaluate_repertoire(found: Illumination, options: argparse.Namespace) -> Ev
         entry("corrected", f"{describe_metrics(corrected.metrics)} {over}"),
     ]
     at = at_best(found)
-    return Evaluation(result, lines, [f"eval {place}{at}", f"export {place} policy.onnx{at}"])
+    return result, lines, [f"eval {place}{at}", f"export {place} policy.onnx{at}"]
 
 
 def _evaluate_policy(found: Illumination, options: argparse.Namespace) -> Evaluation:
@@ -127,7 +120,7 @@ def _evaluate_policy(found: Illumination, options: argparse.Namespace) -> Evalua
     now = f"fitness {compact(returns['mean'])} ± {compact(returns['std'])} at {_named(names, mean)}"
     lines = [_title(found), entry("nearest", as_found), f"{_fresh(options.episodes)}: {now}"]
     at = spell_behavior(options.at)
-    return Evaluation(result, lines, [f"export {quoted(options.run)} policy.onnx --at {at}"])
+    return result, lines, [f"export {quoted(options.run)} policy.onnx --at {at}"]
 
 
 def _title(found: Illumination) -> str:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from understudy.cli.parsing import Parser, add_trust, entry
-from understudy.cli.playing import add_behavior, add_checkpoint, choose_agent, open_run
+from understudy.cli.parsing import Parser, entry
+from understudy.cli.playing import add_policy, choose_agent, open_run
 
 DESCRIPTION = """\
 Write the policy alone as one file: with several seeds the policy of the best one, of a repertoire
@@ -13,13 +13,11 @@ the best policy or the one that --at chooses."""
 
 def parser(arguments: list[str]) -> Parser:
     result = Parser("export RUN FILE", DESCRIPTION, _export)
-    add_checkpoint(result)
+    add_policy(result)
     result.add_argument(
         "file", type=Path, metavar="FILE",
         help="policy.onnx, or policy.safetensors, which understudy.runner plays without JAX",
     )  # fmt: skip
-    add_behavior(result)
-    add_trust(result)
     return result
 
 

@@ -13,6 +13,7 @@ from understudy.cli import config_file
 from understudy.cli.parsing import Parser, show
 from understudy.cli.settings import Layer, Plan, Schema, make_plan, takes_list
 
+ENVIRONMENT = 'a Gymnasium id, "jax:ID", "brax:NAME" or "atari:GAME"'
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
 PRECEDENCE = """\
 A flag overrides the file, the file overrides the environment's preset (understudy list presets),
@@ -42,9 +43,13 @@ def words_of(arguments: list[str]) -> list[str]:
     return words
 
 
-def add_run(parser: Parser, schema: Schema, env: str, content: dict[str, Any]) -> Parser:
-    """Add the flags of a command that starts a run. `content` is that of the config file."""
+def add_run(parser: Parser, kind: str, schema: Schema, env: str, content: dict[str, Any]) -> Parser:
+    """Add the arguments of a command that starts a run. `kind` is the name of the first one in the
+    usage, `content` that of the config file."""
     parser.set_defaults(schema=schema, content=content, chosen_env=env)
+    names = f"one of {', '.join(schema.configs)}"
+    parser.add_argument("name", nargs="?", metavar=kind, help=names)
+    parser.add_argument("env", nargs="?", metavar="ENV", help=ENVIRONMENT)
     group = parser.add_argument_group("the run")
     add = group.add_argument
     add("--run", type=Path, metavar="DIR", help="run directory (default: a new one in runs/)")

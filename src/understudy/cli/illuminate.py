@@ -17,6 +17,9 @@ from understudy.errors import ConfigError
 from understudy.runs.config import QDRunConfig
 
 DEFAULT_METHOD, DEFAULT_ENVIRONMENT = "pga-me", "jax:PointNavigation-v0"
+DESCRIPTION = """\
+Find the best policy of every kind of behavior. The policies, their map and their log go to a
+directory. The defaults of METHOD and ENV are pga-me and jax:PointNavigation-v0."""
 LOGS = 50  # in a run, by default
 
 
@@ -37,18 +40,12 @@ def parser(arguments: list[str]) -> Parser:
     """The flags depend on the method, which the arguments or the config file name."""
     content = read_config_file(arguments)
     name, env = _names(words_of(arguments), content)
-    about = "Find the best policy of every kind. Its policies, map and log go to a directory."
-    result = Parser("illuminate [METHOD] [ENV] [flags]", about, _illuminate, PRECEDENCE)
-    add = result.add_argument
-    add("method", nargs="?", metavar="METHOD",
-        help=f"one of {', '.join(METHODS)} (default: {DEFAULT_METHOD})")  # fmt: skip
-    kinds = 'a Gymnasium id, "jax:ID" or "brax:NAME"'
-    add("env", nargs="?", metavar="ENV", help=f"{kinds} (default: {DEFAULT_ENVIRONMENT})")
+    result = Parser("illuminate [METHOD] [ENV] [flags]", DESCRIPTION, _illuminate, PRECEDENCE)
     sections = (IlluminationSettings, RunSettings, Guard, Cluster, QDRunConfig)
     fields = {section: field_names(section) for section in sections}
     fields[Cluster] = ["collectors", "address"]
     configs = {name: method.config_class for name, method in METHODS.items()}
-    return add_run(result, Schema(name, configs, fields), env, content)
+    return add_run(result, "METHOD", Schema(name, configs, fields), env, content)
 
 
 def _names(words: list[str], content: dict[str, Any]) -> tuple[str, str]:

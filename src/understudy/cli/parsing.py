@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+Command = Callable[[argparse.Namespace], None]
+
 # Called if a command is interrupted before its run has begun.
 ON_INTERRUPT: list[Callable[[], object]] = []
 
@@ -49,18 +51,12 @@ def show(value: Any) -> str:
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line that name the nearest flag."""
 
-    def __init__(
-        self,
-        usage: str,
-        description: str = "",
-        command: Callable[[argparse.Namespace], None] | None = None,
-        epilog: str = "",
-    ):
+    def __init__(self, usage: str, about: str, command: Command, epilog: str = ""):
         """`usage` begins with the name of the command; `command` runs it."""
         super().__init__(
             prog=f"understudy {usage.split()[0]}",
             usage=f"understudy {usage}",
-            description=description,
+            description=about,
             epilog=epilog,
             allow_abbrev=False,
             formatter_class=_Help,
@@ -111,23 +107,20 @@ def count(text: str) -> int:
     return int(number)
 
 
-def add_run_directory(parser: Parser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+def add_loading(parser: Parser, what: str = "a run directory") -> None:
+    """Add RUN, and the flags that allow what a file alone must not decide."""
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help=what)
+    add("--env", metavar="ENV",
+        help="the environment, if the run does not name it: module:Class, or an id")  # fmt: skip
+    add("--trust-environment", action="store_true",
+        help="import the module that the run names as its environment's")  # fmt: skip
 
 
-def add_device(parser: Parser, default: str = "auto, JAX's choice") -> None:
+def add_device(parser: Parser, default: str) -> None:
     what = f"device to compute on (default: {default})"
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), help=what)
 
 
 def device_of(word: str | None) -> str | None:
     return None if word == "auto" else word
-
-
-def add_trust(parser: Parser) -> None:
-    """Add the flags that allow what a file alone must not decide."""
-    add = parser.add_argument
-    add("--env", metavar="ENV",
-        help="the environment, if the run does not name it: module:Class, or an id")  # fmt: skip
-    add("--trust-environment", action="store_true",
-        help="import the module that the run names as its environment's")  # fmt: skip

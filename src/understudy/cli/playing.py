@@ -10,7 +10,7 @@ from pathlib import Path
 
 from understudy.agent import Agent, load
 from understudy.agent.illumination import METHODS, Illumination
-from understudy.cli.parsing import Parser, device_of, entry
+from understudy.cli.parsing import Parser, add_loading, device_of, entry
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
 from understudy.reading import read_bytes
@@ -19,19 +19,14 @@ from understudy.runs import checkpoint
 from understudy.runs.progress import compact
 from understudy.runs.run_directory import RUN_JSON
 
-
-def add_checkpoint(parser: Parser) -> None:
-    parser.add_argument(
-        "run", type=Path, metavar="RUN",
-        help="a run directory (its newest checkpoint is loaded), RUN/best, or a checkpoint",
-    )  # fmt: skip
+CHECKPOINT = "a run directory (its newest checkpoint is loaded), RUN/best, or a checkpoint"
 
 
-def add_behavior(parser: Parser) -> None:
-    parser.add_argument(
-        "--at", type=_behavior, metavar="X,Y",
-        help="of a repertoire: choose the policy nearest to this behavior",
-    )  # fmt: skip
+def add_policy(parser: Parser) -> None:
+    """Add the arguments that choose a policy: RUN, and of a repertoire a behavior."""
+    add_loading(parser, CHECKPOINT)
+    what = "of a repertoire: choose the policy nearest to this behavior"
+    parser.add_argument("--at", type=_behavior, metavar="X,Y", help=what)
 
 
 def _behavior(text: str) -> list[float]:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from understudy.cli.parsing import Parser, add_run_directory, add_trust, entry, hint, quoted
+from understudy.cli.parsing import Parser, add_loading, entry, hint, quoted
 from understudy.cli.playing import choose_agent, film, open_run
 from understudy.reports.report import report
 from understudy.reports.run_log import read_run
@@ -12,12 +12,11 @@ from understudy.reports.run_log import read_run
 def parser(arguments: list[str]) -> Parser:
     about = "Write a run as one HTML page: curves, evaluations or a map, settings, a video."
     result = Parser("report RUN [flags]", about, _report)
-    add_run_directory(result)
+    add_loading(result)
     add = result.add_argument
     add("-o", "--out", type=Path, metavar="FILE", help="(default: report.html in the run)")
     add("--video", type=Path, metavar="FILE",
         help="a video (.mp4 or .gif) for the page; a missing file is recorded first")  # fmt: skip
-    add_trust(result)
     return result
 
 

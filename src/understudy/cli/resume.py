@@ -10,16 +10,7 @@ from understudy.agent.illumination import METHODS
 from understudy.algorithms import available
 from understudy.algorithms.config import shown_name
 from understudy.cli import config_file
-from understudy.cli.parsing import (
-    Parser,
-    add_device,
-    add_run_directory,
-    add_trust,
-    count,
-    device_of,
-    hint,
-    quoted,
-)
+from understudy.cli.parsing import Parser, add_device, add_loading, count, device_of, hint, quoted
 from understudy.cli.running import CONFIG, open_loggers, progress_of, run
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
@@ -34,13 +25,12 @@ from understudy.training.devices import suit
 def parser(arguments: list[str]) -> Parser:
     about = "Continue a run from its newest checkpoint, as if it had never stopped."
     result = Parser("resume RUN [flags]", about, _resume)
-    add_run_directory(result)
+    add_loading(result)
     add = result.add_argument
     add("--steps", type=count, metavar="N",
         help="steps in total, including those done (default: the total it was started with)",
     )  # fmt: skip
     add("--evaluations", type=count, metavar="N", help="the same for quality-diversity")
-    add_trust(result)
     add("--address", metavar="HOST:PORT",
         help="the Ray cluster to join, auto or host:port, if the run had joined one")  # fmt: skip
     add_device(result, "the one it was started with")

@@ -27,6 +27,7 @@ from understudy.runs.files import write_whole
 from understudy.runs.loggers import BY_NAME, Logger
 from understudy.runs.run_directory import CURVE
 
+REPLAY_LOG = "understudy.training.replay"  # says how large the buffer is before it is made
 CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same run again
 
 
@@ -147,18 +148,21 @@ def _describe_cells(found: Illumination) -> str:
 def _print_illuminated(
     found: Illumination, summary: QDSummary, run_dir: Path, episodes: int
 ) -> None:
-    rate = summary.evaluations / max(summary.seconds, 1e-9)
-    print(entry("illuminated for", f"{summary.seconds:.1f} s ({rate:,.0f} evaluations/s)"))
-    found_metrics = describe_metrics(summary.metrics, summary.metrics["score_offset"])
-    print(entry("repertoire", found_metrics))
+    rate, metrics = summary.evaluations / max(summary.seconds, 1e-9), summary.metrics
+    lines = {
+        "illuminated for": f"{summary.seconds:.1f} s ({rate:,.0f} evaluations/s)",
+        "repertoire": describe_metrics(metrics, metrics["score_offset"]),
+    }
     if summary.corrected is not None:
         over = f"(over {episodes} fresh episodes each)"
-        print(entry("corrected", f"{describe_metrics(summary.corrected)} {over}"))
-    print(entry("heat map", run_dir / HEAT_MAP))
-    print(entry("curves", run_dir / CURVE))
-    print(entry("checkpoint", checkpoint.place_of(run_dir, found.evaluations)))
-    name = type(found).__name__
-    print(entry("in Python", f'us.{name}.load("{run_dir}").repertoire.select([…])'))
+        lines["corrected"] = f"{describe_metrics(summary.corrected)} {over}"
+    lines |= {
+        "heat map": str(run_dir / HEAT_MAP),
+        "curves": str(run_dir / CURVE),
+        "checkpoint": str(checkpoint.place_of(run_dir, found.evaluations)),
+        "in Python": f'us.{type(found).__name__}.load("{run_dir}").repertoire.select([…])',
+    }
+    print("\n".join(entry(*line) for line in lines.items()))
     place = quoted(run_dir)
     hint(f"report {place}", f"eval {place}{at_best(found)}", f"plot {place}")
 
@@ -176,28 +180,15 @@ class _Lines(logging.Handler):
 
 
 @contextlib.contextmanager
-def _printing_replay_size() -> Iterator[None]:
-    """Print how large the replay buffer is and where it is stored, before it is made."""
-    log, lines = logging.getLogger("understudy.training.replay"), _Lines()
-    before = log.level
+def _around(run_dir: Path, whole: str) -> Iterator[None]:
+    """Print how large the replay buffer is, and after an interruption how to continue. Leave
+    nothing of a run that never began. `whole` is the run in words, "5,000 steps"."""
+    log, lines, undo = logging.getLogger(REPLAY_LOG), _Lines(), partial(_clear, run_dir)
     log.addHandler(lines)
     log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(lines)
-        log.setLevel(before)
-
-
-@contextlib.contextmanager
-def _around(run_dir: Path, whole: str) -> Iterator[None]:
-    """Print how to continue after an interruption, and leave nothing of a run that never began.
-    `whole` is the run in words, "5,000 steps"."""
-    undo = partial(_clear, run_dir)
     ON_INTERRUPT.append(undo)
     try:
-        with _printing_replay_size():
-            yield
+        yield
     except KeyboardInterrupt:
         _leave(run_dir, whole, 130)
     except SystemExit as exit:  # SIGTERM
@@ -207,6 +198,8 @@ def _around(run_dir: Path, whole: str) -> Iterator[None]:
         raise
     finally:
         ON_INTERRUPT.remove(undo)
+        log.removeHandler(lines)
+        log.setLevel(logging.NOTSET)
 
 
 def _leave(run_dir: Path, whole: str, code: Any) -> NoReturn:

@@ -1,17 +1,26 @@
 """`understudy sweep`."""
 
 import argparse
+import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from understudy.agent import agent_class
 from understudy.algorithms import available, find
-from understudy.algorithms.config import Config, shown_name
-from understudy.cli.flags import add_settings, flags_in, parse_value, words_of
-from understudy.cli.parsing import Parser, count, device_of, entry
+from understudy.algorithms.config import Config, setting, shown_name
+from understudy.cli.flags import ENVIRONMENT, add_settings, flags_in, parse_value, words_of
+from understudy.cli.parsing import Parser, device_of, entry
 from understudy.cli.running import new_directory
-from understudy.cli.settings import Plan, RunSettings, Schema, make_plan, takes_list, tidy
+from understudy.cli.settings import (
+    Plan,
+    RunSettings,
+    Schema,
+    field_names,
+    make_plan,
+    takes_list,
+    tidy,
+)
 from understudy.cli.train import DEFAULT_ALGORITHM, TrainSettings, config_classes
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
@@ -20,11 +29,6 @@ from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.result import DIVERGED, FAILED
 from understudy.sweep.vectorized import CSV, PICTURE
 
-SECTIONS = {
-    TrainSettings: ("steps", "envs"),
-    RunSettings: ("seed", "device"),
-    RunConfig: ("evaluation_episodes",),
-}
 DESCRIPTION = """\
 Try many settings and rank them by their evaluations. All of them train in one program: member i
 has its own settings and seed + i. Only settings that can change during training vary in this way
@@ -35,6 +39,46 @@ A field varies over lo..hi, lo..hi:log (logarithmic) or a list a,b,c (64x64 for 
 alone make a grid; otherwise --members points are spread over the space."""
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class SweepSettings(Config):
+    """Settings of `understudy sweep` alone."""
+
+    members: int | None = setting(None, at_least=1)
+    """Agents in total (default: 16 settings, or the whole grid)."""
+    repeats: int = setting(1, at_least=1)
+    """Agents per setting, with different seeds; their mean ranks the setting."""
+    optuna: str | None = setting(None)
+    """File of a search with Optuna, such as study.db; the same command continues the search."""
+    trials: int | None = setting(None, at_least=1)
+    """Trials of the search in total."""
+    address: str | None = setting(None)
+    """The Ray cluster that runs the trials: auto, or host:port."""
+    at_once: int | None = setting(None, at_least=1)
+    """Trials at a time (default: one for each core of the cluster); without an address Ray is
+    started on this machine."""
+
+    def contradictions(self) -> list[str]:
+        rules = {
+            "--members are those of one program: with --optuna give --trials": (
+                self.optuna and self.members
+            ),
+            "--optuna needs --trials": self.optuna and not self.trials,
+            "--trials are those of --optuna STUDY.db": self.trials and not self.optuna,
+            "--address is about trials of --optuna STUDY.db": self.address and not self.optuna,
+            "--at-once is about trials of --optuna STUDY.db": self.at_once and not self.optuna,
+        }
+        return [problem for problem, broken in rules.items() if broken]
+
+
+SECTIONS = {
+    SweepSettings: field_names(SweepSettings),
+    TrainSettings: ("steps", "envs"),
+    RunSettings: ("seed", "device"),
+    RunConfig: ("evaluation_episodes",),
+}
+
+
 def parser(arguments: list[str]) -> Parser:
     words = words_of(arguments)
     schema = Schema(find(words[0] if words else DEFAULT_ALGORITHM).name, config_classes(), SECTIONS)
@@ -42,23 +86,11 @@ def parser(arguments: list[str]) -> Parser:
     result.set_defaults(schema=schema)
     add = result.add_argument
     add("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
-    add("env", metavar="ENV", help='a Gymnasium id, "jax:ID" or "atari:GAME"')
+    add("env", metavar="ENV", help=ENVIRONMENT)
     group = result.add_argument_group("the sweep")
     add = group.add_argument
     add("--vary", action="append", default=[], metavar="FIELD=VALUES",
         help="a field that varies; may be given several times")  # fmt: skip
-    add("--members", type=count, metavar="N",
-        help="agents in total (default: 16 settings, or the whole grid)")  # fmt: skip
-    add("--repeats", type=count, default=1, metavar="R",
-        help="agents per setting, with other seeds; their mean ranks it (default: 1)")  # fmt: skip
-    add("--optuna", type=Path, metavar="STUDY.db",
-        help="search with Optuna; the same command continues the study in this file")  # fmt: skip
-    add("--trials", type=count, metavar="N", help="trials of the search in total")
-    add("--address", metavar="HOST:PORT",
-        help='the Ray cluster that runs the trials; "auto" finds it')  # fmt: skip
-    add("--at-once", type=count, metavar="N",
-        help="trials at a time (default: one for each core of the cluster); without --address "
-        "Ray is started on this machine")  # fmt: skip
     add("--run", type=Path, metavar="DIR", help="directory of the results (default: in runs/)")
     add("--quiet", action="store_true", help="show no progress bar")
     add_settings(result, group, schema, f"settings of {shown_name(schema.name)} that do not vary")
@@ -67,7 +99,10 @@ def parser(arguments: list[str]) -> Parser:
 
 def _sweep(options: argparse.Namespace) -> None:
     flags = flags_in(options)
-    plan = make_plan(options.schema, options.env, [flags], _contradictions(options))
+    problems = []
+    if options.run and "optuna" in flags.run:
+        problems = ["with --optuna results go beside the study: there is no --run"]
+    plan = make_plan(options.schema, options.env, [flags], problems)
     vary = _vary(options.vary, type(plan.config))
     both = sorted(set(vary) & flags.config.keys())
     if both:
@@ -82,50 +117,34 @@ def _sweep(options: argparse.Namespace) -> None:
         print(entry("best", result.command()))
 
 
-def _contradictions(options: argparse.Namespace) -> list[str]:
-    problems = []
-    if options.optuna and options.members:
-        problems.append("--members are those of one program: with --optuna give --trials")
-    if options.optuna and not options.trials:
-        problems.append("--optuna needs --trials")
-    if options.optuna and options.run:
-        problems.append("with --optuna results go beside the study: there is no --run")
-    if options.trials and not options.optuna:
-        problems.append("--trials are those of --optuna STUDY.db")
-    for flag, value in (("--address", options.address), ("--at-once", options.at_once)):
-        if value and not options.optuna:
-            problems.append(f"{flag} is about trials of --optuna STUDY.db")
-    return problems
-
-
 def _try(
     options: argparse.Namespace, plan: Plan, vary: dict[str, Any]
 ) -> tuple[SweepResult, Path, Path]:
     """The result, and the paths of its table and its picture."""
-    train, run = plan.run[TrainSettings], plan.run[RunSettings]
+    own, train, run = (plan.run[one] for one in (SweepSettings, TrainSettings, RunSettings))
     agent = agent_class(plan.schema.name)
     shared: dict[str, Any] = {
         "steps": train.steps_on(plan.env),
-        "repeats": options.repeats,
+        "repeats": own.repeats,
         "config": plan.config,
         "seed": run.seed,
         "num_envs": train.envs,
         "device": device_of(run.device),
         "episodes": plan.run[RunConfig].evaluation_episodes,
     }
-    if not options.optuna:
+    if own.optuna is None:
         place = new_directory(options.run, f"sweep-{plan.schema.name}", plan.env)
-        own = {"members": options.members, "run_dir": place, "progress": not options.quiet}
-        return sweep(agent, plan.env, vary, **own, **shared), place / CSV, place / PICTURE
-    study: Path = options.optuna
+        shared |= {"members": own.members, "run_dir": place, "progress": not options.quiet}
+        return sweep(agent, plan.env, vary, **shared), place / CSV, place / PICTURE
+    study = Path(own.optuna)
     result = search(
         agent,
         plan.env,
         vary,
         study,
-        trials=options.trials,
-        cluster=Cluster(address=options.address) if options.address or options.at_once else None,
-        at_once=options.at_once,
+        trials=own.trials,
+        cluster=Cluster(address=own.address) if own.address or own.at_once else None,
+        at_once=own.at_once,
         say=lambda line: print(line, flush=True),
         **shared,
     )

@@ -19,6 +19,9 @@ from understudy.runs.config import RunConfig
 from understudy.training.devices import suit
 
 DEFAULT_ALGORITHM, DEFAULT_ENVIRONMENT = "sac", "Pendulum-v1"
+DESCRIPTION = """\
+Train an agent. Its log, learning curve and checkpoints go to a directory. The defaults of ALGO and
+ENV are sac and Pendulum-v1."""
 
 
 @final
@@ -44,19 +47,12 @@ def parser(arguments: list[str]) -> Parser:
     name = words[0] if words else content.get("algorithm", DEFAULT_ALGORITHM)
     if name.lower() in METHODS:
         raise ConfigError(f"{name} trains no agent: understudy illuminate {name}")
-    about = "Train an agent. Its log, learning curve and checkpoints go to a directory."
-    result = Parser("train [ALGO] [ENV] [flags]", about, _train, PRECEDENCE)
-    add = result.add_argument
-    add("algorithm", nargs="?", metavar="ALGO",
-        help=f"one of {', '.join(available())} (default: {DEFAULT_ALGORITHM})")  # fmt: skip
-    kinds = 'a Gymnasium id, "jax:ID" or "atari:GAME"'
-    add("env", nargs="?", metavar="ENV", help=f"{kinds} (default: {DEFAULT_ENVIRONMENT})")
+    result = Parser("train [ALGO] [ENV] [flags]", DESCRIPTION, _train, PRECEDENCE)
     env = words[1] if words[1:] else content.get("env", DEFAULT_ENVIRONMENT)
     sections = (TrainSettings, RunSettings, Guard, Cluster, RunConfig)
-    schema = Schema(
-        find(name).name, config_classes(), {section: field_names(section) for section in sections}
-    )
-    return add_run(result, schema, env, content)
+    fields = {section: field_names(section) for section in sections}
+    schema = Schema(find(name).name, config_classes(), fields)
+    return add_run(result, "ALGO", schema, env, content)
 
 
 def config_classes() -> dict[str, type[Config]]:
