@@ -36,7 +36,7 @@ class HostStep(NamedTuple):
     next_observation: np.ndarray  # [M, ...]: the true next observation, also at an episode's end
     observation: np.ndarray  # [M, ...]: what to act on now (the reset one where `last`)
     valid: np.ndarray  # [M] bool: False where this row is no transition (reset only, cut, left)
-    descriptor: np.ndarray | None = None  # [M, size] float32, if asked for; NaN where there is none
+    descriptor: np.ndarray | None = None  # [M, size] float32, if requested; NaN where none
 
 
 class HostEnvs(abc.ABC):
@@ -167,7 +167,7 @@ class HostEnvs(abc.ABC):
         return action
 
     def read_first_observations(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
-        """Return the observations with which these episodes have begun."""
+        """Return the first observations of these episodes, which were written into `arrays`."""
         self.row_episodes[:] = episodes
         self.fault_counter.episodes += self.num_envs
         self._acted_on[...] = arrays.observation

@@ -29,8 +29,8 @@ _FEET = {
     for kind, feet in FEET.items()
 }
 
-# About the fastest that a good walker goes, in metres a step. The Ant's is what others chose:
-# 30 metres in 250 steps.
+# About the highest speed of a good walker, in metres per step. The ant's is the usual choice in the
+# literature: 30 metres in 250 steps.
 _REACH = {"halfcheetah": 0.4, "walker2d": 0.04, "hopper": 0.024, "ant": 0.12}
 
 
@@ -49,15 +49,15 @@ class Brax(NativeEnv):
     time limit is applied here."""
 
     name: str
-    """As Brax knows it: "halfcheetah", "ant" …"""
+    """Brax's own name: "halfcheetah", "ant" …"""
     backend: str = "spring"
     """The physics: one of "spring", "positional", "generalized" and "mjx"."""
     max_steps: int = 1000
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """For the constructor of Brax's environment: {"reset_noise_scale": 0.0} …"""
     contact_distance: float = 0.001
-    """How near the floor, in metres, a foot touches it. At 0, one at rest does so most of the time
-    only: the physics lets it tremble by fractions of a millimetre."""
+    """The distance from the floor, in metres, within which a foot counts as touching it. With 0, a
+    foot at rest would not always touch: the physics moves it by fractions of a millimetre."""
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:

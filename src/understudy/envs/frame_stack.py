@@ -1,4 +1,4 @@
-"""The last few frames as one observation, for environments of every kind."""
+"""Show the last few frames as one observation, for all kinds of environments."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from understudy.types import ArraySpec, ConfigError, EnvironmentError
 
 
 def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSource:
-    """The same environments, each showing its last `count` frames as one observation [count,
-    *frame], the newest last. What shows so many already stays as it is."""
+    """Return the same environments, each showing its last `count` frames as one observation
+    [count, *frame], the newest last. A source that shows so many already is returned unchanged."""
     if count < 1:
         raise ConfigError(f"frame_stack must be at least 1, got {count}")
     seen = source.spec.observation

@@ -1,4 +1,4 @@
-"""The last few frames as one observation. Free of JAX: environment workers import it."""
+"""Show the last few frames as one observation. Free of JAX: environment workers import it."""
 
 from collections import deque
 from collections.abc import Callable

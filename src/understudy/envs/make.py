@@ -132,7 +132,7 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
 
 
 def without_environment(spec: Spec, why: str) -> EnvSource:
-    """Return the source of an agent that can only act: it knows its spec, but makes nothing."""
+    """Return the source of an agent that can only act: it has a spec, but makes no environment."""
 
     def provide(rows: int, for_training: bool) -> Any:
         raise EnvironmentError(f"this agent has no environment and can only act: {why}")
@@ -158,27 +158,21 @@ def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
     """Return a callable that makes the environment `name`, in this process or in a worker."""
     if name.startswith("atari:"):
         return _atari(name)
-    own = _class_in_module(name)
-    if own is not None:
-        return own
-    make = make_minatar if name.startswith("MinAtar/") else make_quietly
-    return partial(make, _gymnasium_spec(name))
-
-
-def _class_in_module(name: str) -> Callable[[], gymnasium.Env] | None:
-    """Return the class that "module:Class" names, if it is no registered id. Only classes of
-    environments qualify: a name must not cause other things of a module to be called."""
     module, _, plain = name.rpartition(":")
-    if not module or plain in gymnasium.registry:
-        return None
-    own = getattr(_import(name, module), plain, None)
-    return own if isinstance(own, type) and issubclass(own, gymnasium.Env) else None
+    if module:  # "module:Class", or "module:ID": importing it registers the id
+        own = getattr(_import(name, module), plain, None)
+        # Only classes of environments: a name must not cause other things to be called.
+        is_env = isinstance(own, type) and issubclass(own, gymnasium.Env)
+        if own is not None and is_env and plain not in gymnasium.registry:
+            return own
+    make = make_minatar if name.startswith("MinAtar/") else make_quietly
+    return partial(make, _gymnasium_spec(name, plain))
 
 
 def _import(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise EnvironmentError(f'"{name}": importing {module} failed: {problem}') from error
 
@@ -198,34 +192,26 @@ def _register(name: str, group: str) -> None:
     package, extra = _ON_DEMAND[group]
     if importlib.util.find_spec(package) is None:
         raise missing_package(name, extra, hint_at_adapter(name))
-    if any(known.startswith(f"{group}/") for known in gymnasium.registry):
-        return
-    if group == "ALE":
-        gymnasium.register_envs(importlib.import_module("ale_py"))
-    else:
+    importlib.import_module(package)  # registers the games of ALE
+    if group == "MinAtar" and not any(known.startswith(group) for known in gymnasium.registry):
         importlib.import_module("minatar.gym").register_envs()
 
 
+@cache
 def _native(name: str) -> NativeEnv:
+    """Make a native environment once: it has no state, so agents share it and compiled programs."""
     native = importlib.import_module("understudy.envs.native").NATIVE
     if name not in native:
         raise EnvironmentError(
             f'no native environment "{name}"{did_you_mean(name, native, "jax:")}; '
             f"there are: {', '.join(sorted(native))}"
         )
-    return _one_native(native[name])
+    return native[name]()
 
 
-@cache
-def _one_native(make: Callable[[], NativeEnv]) -> NativeEnv:
-    """Native environments hold no state: agents share one, and with it compiled programs."""
-    return make if isinstance(make, NativeEnv) else make()
-
-
-def _gymnasium_spec(name: str) -> Any:
+def _gymnasium_spec(name: str, plain: str) -> Any:
     """Return the registered spec. It, not the id, is sent to workers: they would not know an id
     that the user's own script has registered."""
-    module, _, plain = name.rpartition(":")
     group = name.rpartition("/")[0]
     if plain not in gymnasium.registry and hint_at_adapter(plain):
         group = "ALE"  # the ids without that prefix, too
@@ -233,8 +219,6 @@ def _gymnasium_spec(name: str) -> Any:
         _register(name, group)
     hint = hint_at_adapter(plain)
     try:
-        if module:
-            _import(name, module)  # "package:Name-v0": importing it registers the id
         spec = gymnasium.spec(plain)
     except (gymnasium.error.Error, ValueError) as error:
         near = hint or did_you_mean(plain, gymnasium.registry)

@@ -90,7 +90,7 @@ class EnvRows:
                 self.close()
                 problem = f"the constructor raised {_named(error)}"
                 raise RowError(first_row + index, problem) from error
-        # Bound once: an attribute look-up through wrappers is felt at a million steps.
+        # Bound once: looking attributes up through wrappers at every step costs time.
         self._steps = [env.step for env in self.environments]
 
     @property
@@ -349,7 +349,7 @@ class EnvRows:
         return self._error(index, f"{call} raised {_named(error)}", trace)
 
     def _error(self, index: int, problem: str, trace: str = "") -> RowError:
-        """Make an error that says all that is needed to reproduce the problem."""
+        """Make an error with all that is needed to reproduce the problem."""
         step = self._clock - self._begun[index]
         action = self._actions[index] if step else None
         place = describe_place(step, self._episodes[index], self._seed(index), action)
@@ -360,7 +360,7 @@ class EnvRows:
 
 
 def describe_place(step: int, episode: int, seed: int, action: np.ndarray | None) -> str:
-    """Say where in an episode something happened, and after which action."""
+    """Describe where in an episode something happened, and after which action."""
     last = "" if action is None else f", last action {action.tolist()}"
     return f"step {step} of episode {episode}, seed {seed}{last}"
 

@@ -1,4 +1,4 @@
-"""Which seed starts which episode. Free of JAX: environment workers import it."""
+"""The seed of every episode. Free of JAX: environment workers import it."""
 
 from dataclasses import dataclass, replace
 from typing import final
@@ -15,7 +15,7 @@ class EpisodeSeeds:
 
     Environments are rows: `envs_per_seed` rows for each of `num_seeds` seeds. The seed of a reset
     depends only on the seed that the row belongs to and on the row's place within it. So seed `i`
-    of a run that begins at seed `s` meets the episodes of the single run of seed `s + i`.
+    of a run that begins at seed `s` plays the episodes of the single run of seed `s + i`.
     """
 
     seed: int
@@ -25,7 +25,7 @@ class EpisodeSeeds:
     """Separates uses of one seed: training, the evaluations by which the best policy is selected,
     and all other evaluations never play the same episodes."""
     fixed: bool = False
-    """Begin all of them alike."""
+    """Begin all episodes with the same seed."""
     first_env: int = 0
     """Where this collector's environments begin among all of a seed's."""
     attempt: int = 0

@@ -1,9 +1,9 @@
-"""Environments that live on the accelerator, under the ids by which Gymnasium knows them.
+"""Environments that run on the accelerator, under Gymnasium's ids.
 
-The four classics equal Gymnasium's step by step, time limit included, so that a result here is a
-result there; `MinAtar-Breakout-v1` equals MinAtar's. The -P versions of classics show positions
-only. Our own are `PointNavigation-v0`, the smallest world in which going straight for the reward
-fails and a repertoire of behaviors helps, and `Recall-v0`, the smallest that needs memory.
+The four classics equal Gymnasium's step by step, time limit included, so results can be compared;
+`MinAtar-Breakout-v1` equals MinAtar's. The -P versions of classics show positions only. Our own are
+`PointNavigation-v0`, a minimal task in which following the reward greedily fails and a repertoire
+of behaviors helps, and `Recall-v0`, a minimal task that needs memory.
 """
 
 from collections.abc import Callable

@@ -6,9 +6,9 @@ action, the throttle, in [-1, 1]:
     velocity' = clip(velocity + power throttle - slope cos(3 position))
     position' = clip(position + velocity')
 
-The left end is a wall that stops the car dead; the right end merely holds it. Arriving at the
-goal pays 100 and terminates; every step costs 0.1 throttle², so that never moving is a local
-optimum: the difficulty here is exploration.
+At the left end a wall sets the velocity to 0; at the right end only the position is clipped.
+Reaching the goal is rewarded with 100 and terminates. Every step costs 0.1 throttle², so never
+moving is a local optimum: the difficulty is exploration.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class MountainCarContinuous(NativeEnv):
 
         # Both conditions matter: a car held at the right end may still be rolling back.
         terminated = (position >= self.goal_position) & (velocity >= 0.0)
-        # As in Gymnasium, the price is of the action asked for, not of the clipped throttle.
+        # As in Gymnasium, the cost is that of the given action, not of the clipped throttle.
         reward = jnp.where(terminated, 100.0, 0.0) - 0.1 * action[0] ** 2
 
         state = MountainCarState(position, velocity, state.steps + 1)

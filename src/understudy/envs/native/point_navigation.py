@@ -9,10 +9,10 @@
       0 +-----------------+
         0                 1
 
-The action, in [-1, 1]², times `step_size` is the way to go. The reward is minus the distance to
-the goal after the step: rising straight towards it ends under the wall, at the best place for far
-around, so that greedy learners stay there while a repertoire over final positions finds both
-gaps. Nothing terminates, and the fixed start makes where a policy ends up its own doing.
+The action, in [-1, 1]², times `step_size` is the displacement. The reward is minus the distance to
+the goal after the step. Moving straight up ends under the wall, at a local optimum, where greedy
+learners stay; a repertoire over final positions finds both gaps. Nothing terminates. The start is
+fixed, so the final position depends on the policy alone.
 """
 
 from dataclasses import dataclass
@@ -65,13 +65,13 @@ class PointNavigation(NativeEnv):
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
-        """Where the point ends up, in [0, 1]²."""
+        """The final position, in [0, 1]²."""
         place = Descriptor(_position, (0.0, 0.0), (1.0, 1.0), over="last", names=("x", "y"))
         return {"position": place}
 
     def _move(self, position: Float[Array, "2"], way: Float[Array, "2"]) -> Float[Array, "2"]:
-        """First sideways, then up or down: a step into the wall loses its vertical part only,
-        and the point slides along."""
+        """Move sideways, then up or down. A step into the wall loses only its vertical part, so the
+        point slides along the wall."""
         x, y = jnp.clip(position + way, 0.0, 1.0)
         under_or_over_wall = (self.wall_left <= x) & (x <= self.wall_right)
         changes_side = (position[1] >= self.wall_height) != (y >= self.wall_height)
@@ -79,7 +79,7 @@ class PointNavigation(NativeEnv):
         return jnp.stack([x, y])
 
     def observe(self, state: PointNavigationState) -> Float[Array, "2"]:
-        """The position, spread over [-1, 1]²."""
+        """Scale the position to [-1, 1]²."""
         return 2.0 * state.position - 1.0
 
 

@@ -1,14 +1,13 @@
-"""Recall-v0: see a sign, walk down a corridor, turn where the sign said.
+"""Recall-v0: see a sign, walk down a corridor, turn in the direction of the sign.
 
     time          0        1 … 20       21
     sees        sign      corridor   junction        reward for turning there: 1 if it is the way
     (left or right)                                  of the sign, -1 if it is the other
 
 This is the T-maze of Bakker (2002, "Reinforcement Learning with Long Short-Term Memory"), which
-measures two things there: to walk the corridor at all, and to remember. Here the walker goes on
-whatever it does, so that nothing has to be explored and only memory is left: every episode
-reaches the junction, half of all first guesses are right, and without memory no policy can do
-better than 0 on average.
+tests two abilities: to walk the corridor, and to remember. Here every action moves the walker on,
+so nothing has to be explored and only memory is tested: every episode reaches the junction, a
+random guess is right half of the time, and a policy without memory scores 0 on average.
 
 Observations are (sign left, sign right, corridor, junction), one of them 1. Actions are 0, left,
 and 1, right; they matter at the junction alone.
