@@ -1,4 +1,4 @@
-"""Encoders of your own: any Equinox module of one flat vector."""
+"""Use your own encoder: any Equinox module that takes one flat vector."""
 
 import equinox as eqx
 import jax
@@ -7,7 +7,7 @@ import understudy as us
 
 
 class Residual(eqx.Module):
-    """One layer in, and one that only adds to what is there."""
+    """A layer, and a second one with a residual connection."""
 
     enter: eqx.nn.Linear
     refine: eqx.nn.Linear

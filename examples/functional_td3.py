@@ -1,4 +1,4 @@
-"""TD3 by its pure functions: a loop of your own around act, replay, gradients and apply."""
+"""Train TD3 with its pure functions: a loop around act, replay, gradients and apply."""
 
 import jax
 import jax.numpy as jnp

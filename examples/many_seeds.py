@@ -1,4 +1,4 @@
-"""Several seeds of TD3 in one program, on ordinary Gymnasium environments."""
+"""Train several seeds of TD3 in one program, on Gymnasium environments."""
 
 import understudy as us
 
@@ -10,9 +10,9 @@ def main(steps: int = 10_000, num_seeds: int = 3) -> None:
     result = agents.evaluate(episodes=5)
     for seed, returns in enumerate(result["returns"]):
         print(f"seed {seed}: {sum(returns) / len(returns):8.1f}")
-    low, high = result["ci95"]  # seeds are drawn, not episodes
+    low, high = result["ci95"]  # bootstrapped over seeds, not over episodes
     print(f"mean {result['mean']:.1f}, 95 % interval {low:.1f} … {high:.1f}")
-    print(f"the best one alone: {agents.best}")
+    print(f"the best seed: {agents.best}")
     agents.close()
 
 

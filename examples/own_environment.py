@@ -1,4 +1,4 @@
-"""A Gymnasium environment of your own: check it, then train on it."""
+"""Check your own Gymnasium environment, then train on it."""
 
 import gymnasium as gym
 import numpy as np

@@ -1,4 +1,4 @@
-"""A trained policy as one file, played in NumPy: what a robot or a worker would do."""
+"""Export a trained policy to one file and run it in NumPy, as on a robot."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ def train(path: Path, steps: int) -> None:
 
 
 def play(path: Path) -> float:
-    """The return of one episode; nothing here needs JAX."""
+    """Return the return of one episode. This function needs no JAX."""
     player, env = understudy.runner.load(path), gymnasium.make("Pendulum-v1")
     observation, _ = env.reset(seed=0)
     total, over = 0.0, False
@@ -31,7 +31,7 @@ def play(path: Path) -> float:
 def main(steps: int = 10_000) -> None:
     path = Path(tempfile.mkdtemp()) / "policy.safetensors"
     train(path, steps)
-    print(f"a return of {play(path):.0f}")
+    print(f"return: {play(path):.0f}")
 
 
 if __name__ == "__main__":

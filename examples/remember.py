@@ -1,4 +1,4 @@
-"""An agent that remembers: a pendulum whose velocity is hidden, trained and then played by hand."""
+"""Train an agent with memory on a pendulum whose velocity is hidden, then play an episode."""
 
 import gymnasium as gym
 
@@ -10,8 +10,8 @@ def main(steps: int = 20_000) -> None:
         memory="gru",
         memory_size=32,
         hidden_sizes=(64,),
-        batch_size=16,  # sequences of
-        sequence_length=16,  # so many steps
+        batch_size=16,  # sequences
+        sequence_length=16,  # steps
         start_steps=500,
         min_buffer_size=500,
     )
@@ -22,7 +22,7 @@ def main(steps: int = 20_000) -> None:
     observation, _ = env.reset(seed=0)
     memory, total, over = None, 0.0, False
     while not over:
-        action, memory = agent.act(observation[:2], memory)  # what it is given back, it remembers
+        action, memory = agent.act(observation[:2], memory)  # pass the memory again
         observation, reward, _, over, _ = env.step(action)
         total += float(reward)
     print(f"an episode with return {total:.0f}")

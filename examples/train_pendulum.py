@@ -1,4 +1,4 @@
-"""Train SAC on Pendulum-v1, look at it, keep it, and bring it back."""
+"""Train SAC on Pendulum-v1, load it again and play an episode."""
 
 import tempfile
 
