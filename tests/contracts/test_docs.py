@@ -3,6 +3,7 @@
 python tests/contracts/test_docs.py     writes the algorithms' tables anew
 """
 
+import importlib
 import re
 import runpy
 import sys
@@ -152,6 +153,18 @@ def test_tables_match_the_config(path):
     text = path.read_text(encoding="utf-8")
     assert all(f"<!-- {mark} -->" in text for mark in ("settings", "presets"))
     assert text == with_tables(path), "run: python tests/contracts/test_docs.py"
+
+
+@pytest.mark.parametrize("path", READMES, ids=name_of)
+def test_readmes_name_code_that_exists(path):
+    from understudy.algorithms import find
+
+    algorithm = find(path.parent.name)
+    losses = importlib.import_module(f"understudy.algorithms.{path.parent.name}.losses")
+    places = {"losses": losses, algorithm.__name__: algorithm}
+    named = re.findall(r"`(losses|[A-Z0-9]+)\.(\w+)`", path.read_text(encoding="utf-8"))
+    assert named
+    assert [name for place, name in named if not hasattr(places[place], name)] == []
 
 
 def test_every_algorithm_has_a_readme():
