@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from understudy.errors import import_extra
 from understudy.types import ConfigError, UnderstudyError
 
 OLDEST = (2, 54)
@@ -25,10 +26,7 @@ _log = logging.getLogger("understudy.distributed")
 
 def load_ray() -> Any:
     """The module, if it is here and new enough."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError('a cluster needs Ray: pip install "understudy[ray]"') from error
+    ray = import_extra("ray", "ray", "a cluster needs Ray")
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from understudy.errors import import_extra
 from understudy.runner import Description, Node, needed
 from understudy.runs.files import write_whole
 from understudy.runs.policy_file import save_policy
@@ -36,12 +37,7 @@ def export_policy(path: str | Path, describe: Callable[[], Description]) -> Path
 
 def export_onnx(path: str | Path, description: Description) -> Path:
     """Write the deterministic policy; checked by `onnx` before it is written."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise ConfigError(
-            'an ONNX file needs a package that is not here: pip install "understudy[onnx]"'
-        ) from error
+    onnx = import_extra("onnx", "onnx", "an ONNX file needs the package onnx")
     model = _model(description)
     onnx.checker.check_model(model, full_check=True)
     return write_whole(path, model.SerializeToString())

@@ -15,7 +15,7 @@ import numpy as np
 from understudy.envs.atari import AtariSettings
 from understudy.envs.frame_stack_wrapper import Stacked
 from understudy.envs.make import gymnasium_factory
-from understudy.errors import ConfigError, EnvironmentError
+from understudy.errors import ConfigError, EnvironmentError, import_extra
 from understudy.runs.files import fresh_directory, remove
 
 GIF_FRAMES_PER_SECOND = 25  # viewers slow down what is faster
@@ -43,7 +43,7 @@ def record_episode(
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"{out}: a video ends in .mp4 or .gif")
     for package in ("imageio", "imageio_ffmpeg"):
-        _need(package)
+        import_extra(package, "video", f"a video needs {package}")
     env = _make(env_id)
     env = Stacked(env, frames) if frames > 1 else env
     try:
@@ -143,7 +143,7 @@ def _cannot_draw(env_id: str, error: Exception) -> EnvironmentError:
 @contextlib.contextmanager
 def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
     """Takes frames; the file appears, whole, when all of them are in."""
-    imageio = _need("imageio.v2")
+    imageio = importlib.import_module("imageio.v2")
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = fresh_directory(out)  # ffmpeg needs a name with the right ending
     temporary = aside / f"film{out.suffix.lower()}"
@@ -171,12 +171,3 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
         os.replace(temporary, out)
     finally:
         remove(aside)
-
-
-def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f'a video needs {module.split(".")[0]}: pip install "understudy[video]"'
-        ) from error

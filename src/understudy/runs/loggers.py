@@ -5,7 +5,6 @@ network, a disk) into one warning, so that they never end a training. The x-axis
 `time/total_steps`; lists of one value per seed become one curve per seed.
 """
 
-import importlib
 import json
 import logging
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
 from understudy.algorithms.config import nearest
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, import_extra
 from understudy.runs.csv_log import STEPS, LogRow, flatten
 from understudy.runs.files import refuse_link, write_whole
 
@@ -53,7 +52,8 @@ class TensorBoard:
             "summary.writer.event_file_writer",
         )
         self._events, self._summaries, self._hparams, self._files = (
-            _import(f"tensorboard.{name}", "tensorboard") for name in modules
+            import_extra(f"tensorboard.{name}", "tensorboard", "tensorboard is not installed")
+            for name in modules
         )
         self.directory = None if directory is None else Path(directory)
         self._place, self._metadata = self.directory, {}
@@ -110,7 +110,7 @@ class WandB:
     def __init__(
         self, project: str = "understudy", entity: str | None = None, mode: str | None = None
     ):
-        self._wandb = _import("wandb", "wandb")
+        self._wandb = import_extra("wandb", "wandb", "wandb is not installed")
         self.project, self.entity, self.mode = project, entity, mode
         self.attach(None, {}, None)
 
@@ -147,8 +147,8 @@ class MLflow:
     """A run of MLflow, in `experiment` of `tracking_uri` (None: MLflow's own default)."""
 
     def __init__(self, experiment: str = "understudy", tracking_uri: str | None = None):
-        self._mlflow = _import("mlflow", "mlflow")
-        self._entities = _import("mlflow.entities", "mlflow")
+        self._mlflow = import_extra("mlflow", "mlflow", "mlflow is not installed")
+        self._entities = import_extra("mlflow.entities", "mlflow", "mlflow is not installed")
         self.experiment, self.tracking_uri = experiment, tracking_uri
         self.attach(None, {}, None)
 
@@ -304,12 +304,3 @@ def add_id(run_dir: Path | None, tracker: str, run_id: str) -> None:
     """Store the id that a tracker has given to a run."""
     if run_dir is not None:
         write_whole(run_dir / IDS, json.dumps(read_ids(run_dir) | {tracker: run_id}))
-
-
-def _import(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f'{extra} is not installed ({error}): pip install "understudy[{extra}]"'
-        ) from error

@@ -20,7 +20,7 @@ import numpy as np
 from understudy.agent import Agent, load
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, cores
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, import_extra
 from understudy.runs import checkpoint
 from understudy.runs.csv_log import STEPS, LogRow, read_csv
 from understudy.runs.run import Callback
@@ -210,12 +210,7 @@ def _reason(report: Path) -> str:
 
 
 def _load_tune() -> Any:
-    try:
-        from ray import tune
-    except ImportError as error:
-        problem = 'a search on a cluster needs Ray Tune: pip install "understudy[ray]"'
-        raise ConfigError(problem) from error
-    return tune
+    return import_extra("ray.tune", "ray", "a search on a cluster needs Ray Tune")
 
 
 @contextlib.contextmanager

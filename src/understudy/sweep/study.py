@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from understudy.errors import ConfigError
+from understudy.errors import ConfigError, import_extra
 from understudy.runs.files import open_for_appending
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
@@ -118,12 +118,7 @@ def settings_of(vary: Vary, parameters: dict[str, Any]) -> Settings:
 
 
 def load_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        problem = 'a search needs Optuna: pip install "understudy[optuna]"'
-        raise ConfigError(problem) from error
-    return optuna
+    return import_extra("optuna", "optuna", "a search needs Optuna")
 
 
 @contextlib.contextmanager
