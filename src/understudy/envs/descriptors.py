@@ -8,7 +8,7 @@ from typing import Any, final
 from understudy.errors import ConfigError
 
 OVER = ("mean", "last")
-_ALSO_KNOWN_AS = {"feet": "uni", "position": "omni"}  # in the literature
+_ALIASES = {"feet": "uni", "position": "omni"}  # in the literature
 
 
 @final
@@ -70,11 +70,9 @@ def find_descriptor(
     if wanted is None:
         return next(iter(available.values()))
     for name, descriptor in available.items():
-        if wanted in (name, _ALSO_KNOWN_AS.get(name)):
+        if wanted in (name, _ALIASES.get(name)):
             return descriptor
-    known = (
-        f"{name} ({also})" if (also := _ALSO_KNOWN_AS.get(name)) else name for name in available
-    )
+    known = (f"{name} ({also})" if (also := _ALIASES.get(name)) else name for name in available)
     raise ConfigError(f'{where} has no descriptor "{wanted}"; there are: {", ".join(known)}')
 
 

@@ -183,12 +183,14 @@ class EnvRows:
                 raise self._error(index, problem)
 
     def close(self) -> None:
+        """Close the environments that are ours. Safe to call twice."""
         self._actions = ()  # may be a view of memory that is about to be closed
+        environments, self.environments = self.environments, []
         if self._owned:
-            for index, env in enumerate(self.environments):
+            for index, env in enumerate(environments):
                 try:
                     env.close()
-                except FAILURES as error:  # the others are to be closed all the same
+                except FAILURES as error:  # the others must be closed, too
                     _log.warning(
                         "environment %d: close() raised %s", self.first_row + index, _named(error)
                     )

@@ -32,7 +32,6 @@ class SerialEnvs(HostEnvs):
         super().__init__([spec_of(*spaces) for spaces in self._rows.spaces], guard, descriptor)
         self._rows.set_packer(self.packer)
         self._arrays = StepArrays.over(bytearray(self.step_layout.itemsize), self.step_layout)
-        self._closed = False
 
     @property
     def environments(self) -> list[gymnasium.Env]:
@@ -48,9 +47,7 @@ class SerialEnvs(HostEnvs):
         return self.read_step(arrays, self.all_rows, cut, only)
 
     def close(self) -> None:
-        if not self._closed:
-            self._rows.close()
-        self._closed = True
+        self._rows.close()
 
     def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         self._rows.replay(episodes, actions, self._arrays.observation)

@@ -37,7 +37,6 @@ class UserVectorEnvs(HostEnvs):
         self._env: Any = vector_env
         self._seeds = seeds
         self._owned = owned
-        self._closed = False
         self._mode = _autoreset_mode(vector_env)
         spec = spec_of(vector_env.single_observation_space, vector_env.single_action_space)
         super().__init__([spec] * int(vector_env.num_envs), DEFAULT_GUARD)
@@ -78,9 +77,9 @@ class UserVectorEnvs(HostEnvs):
         return HostStep(reward, terminated, last, following, observation, valid)
 
     def close(self) -> None:
-        if self._owned and not self._closed:
+        if self._owned:
             self._env.close()
-        self._closed = True
+        self._owned = False  # closed once
 
     def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         self.row_episodes[:] = episodes
