@@ -1,13 +1,14 @@
-"""Speed on an accelerator: updates inside the scan, and the host loop around one environment.
+"""Measure speed on an accelerator: updates inside the scan, and the host loop with one environment.
 
     PYTHONPATH=src python benchmarks/accelerator.py
 
-(a) updates per second of one and of many members: the engine's own guarded updates from a ring of
-    random transitions, with donated state (17 observations, 6 actions, 256×256, batch 256);
-(b) the host loop on HalfCheetah-v5, one update a step, and what a step is made of.
+(a) updates per second of one and of many seeds: the library's guarded updates from a replay buffer
+    of random transitions, with donated state (17 observations, 6 actions, 256×256, batch 256);
+(b) the host loop on HalfCheetah-v5, one update per step, and the parts of a step.
+
 The matrix precision is JAX's default unless --precision says otherwise, and is printed. Every
-figure is a median of repeats after a warm-up. What no longer fits in --budget is left out, and
-said so. Raw repeats go to results/accelerator_{device}.csv.
+figure is a median of repeats after a warm-up. Measurements that do not fit in --budget are skipped
+with a message. Raw repeats go to results/accelerator_{device}.csv.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Does the default chunk learn as well as chunks of one step? SAC on HalfCheetah-v5, several seeds.
+"""Compare learning with the default chunk length and with chunks of one step: SAC, HalfCheetah-v5.
 
     python benchmarks/chunk_learning.py --chunks 1 8 --seeds 5 --steps 100000 --results FILE.csv
 

@@ -1,11 +1,11 @@
-"""The speed of the host loop by the length of its chunks, on this machine's accelerator (or CPU).
+"""Measure the speed of the host loop for several chunk lengths, on the accelerator (or CPU).
 
     python benchmarks/chunks.py --chunks 1 4 8 16 --seeds 1
     python benchmarks/chunks.py --chunks 8 --seeds 16 --workers 14
 
-SAC on HalfCheetah-v5 with one update a step. Each length is warmed up, then measured in slices that
-take turns, so that a drift of the machine's speed meets all of them. The table shows medians and
-ranges of environment steps per second of all seeds together.
+SAC on HalfCheetah-v5 with one update per step. Each length is warmed up, then measured in
+alternating slices, so that a drift of the machine's speed affects all of them. The table shows
+medians and ranges of environment steps per second of all seeds together.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""One contestant of the speed comparison, in a process of its own.
+"""Run one contestant of the speed comparison in its own process.
 
     python contestants.py understudy|sbx|sb3 CONTEST [--torch-threads N] [--warm-up N]
     python contestants.py numpy|torch matrix
 
-A trainer warms up (compilation, a buffer past the random phase), says that it is ready, and then
-waits for commands, one JSON object a line: {"do": "steps", "count": 500} is answered with the
-seconds those training steps took. While it waits it computes nothing. Only what the contestant
-itself needs is imported, so the same file runs in the peers' environment and in ours.
+A trainer warms up (compilation, a buffer past the random phase), prints that it is ready, and then
+waits for commands, one JSON object per line: the answer to {"do": "steps", "count": 500} is the
+number of seconds of these training steps. It computes nothing while it waits. The file imports only
+what the contestant needs, so it runs in the environment of the other libraries and in ours.
 """
 
 import argparse

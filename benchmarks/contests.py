@@ -1,12 +1,12 @@
-"""What the speed comparison compares: for each contest the task and the settings that everybody
-shares, and who takes part. Read by the driver (speed.py) and in every contestant's process."""
+"""The contests of the speed comparison: task, common settings and libraries of each. The driver
+(speed.py) and the process of every contestant read them."""
 
 from dataclasses import dataclass
 
 START_STEPS = 1_000  # with random actions, stored before the first update
 BUFFER_SIZE = 1_000_000
 EXPLORATION_NOISE = 0.1  # of TD3 and DDPG, in normalized units
-EPSILON = 0.05  # of Q-learning: constant, so that everybody asks the network equally often
+EPSILON = 0.05  # of Q-learning: constant, so that all libraries evaluate the network equally often
 TARGET_INTERVAL = 500  # updates between two hard copies of the Q-network
 LIBRARIES = ("understudy", "sbx", "sb3")
 

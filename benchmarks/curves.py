@@ -1,10 +1,10 @@
-"""Draws the learning curves of the raw results: one picture per algorithm.
+"""Draw the learning curves of the raw results: one figure per algorithm.
 
     python benchmarks/curves.py
 
 Reads results/learning_{algorithm}_{env}[_{tag}].csv and writes results/learning_{algorithm}.png:
-the mean of the seeds' evaluations, their 95 % interval, and each seed as a thin line. The picture
-of the README, results/learning.png, shows HalfCheetah-v5 on seeds on which no preset was chosen.
+the mean of the seeds' evaluations, their 95 % interval, and each seed as a thin line. The figure of
+the README, results/learning.png, shows HalfCheetah-v5 on seeds on which no preset was chosen.
 """
 
 import csv

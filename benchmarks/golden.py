@@ -1,12 +1,12 @@
-"""Compares two commits array by array and bit for bit.
+"""Compare two commits array by array and bit for bit.
 
     python benchmarks/golden.py --reference COMMIT             # all configurations
     python benchmarks/golden.py --reference COMMIT --only sac td3 --jobs 2
 
 The script trains each configuration of golden_configs.py twice on this machine: with the source of
-the reference commit and with that of the working tree. All arrays of the checkpoints (what was
-learned, experience, open episodes), their counters and the log must be equal, clocks aside. The
-exit status is 1 if anything differs without a reason.
+the reference commit and with that of the working tree. All arrays of the checkpoints (training
+state, experience, open episodes), their counters and the log must be equal, except times. The exit
+status is 1 if anything differs without a reason.
 
 The script keeps the results of the reference in benchmarks/.golden/. It uses them again until the
 definition of the configuration, the driver, the version of a package or the machine changes. XLA

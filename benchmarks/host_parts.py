@@ -1,5 +1,5 @@
-"""The host loop's trainer and its two programs, each callable alone: the one place in benchmarks/
-that looks inside an agent."""
+"""The trainer of the host loop and its two programs, as separate functions. Only this file of
+benchmarks/ uses internals of an agent."""
 
 from typing import Any
 

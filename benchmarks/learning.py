@@ -1,12 +1,12 @@
-"""How well an algorithm learns: K seeds in one program, every evaluation kept as raw CSV.
+"""Measure how well an algorithm learns: K seeds in one program, all evaluations as raw CSV.
 
     python benchmarks/learning.py sac HalfCheetah-v5 --steps 100000 --seeds 3
     python benchmarks/learning.py ddqn CartPole-v1 --steps 50000 --set prioritized=true --tag per
 
-Settings are the environment's preset, except for those that --set changes. Rows of kind
-"training" are evaluations on the way; rows of kind "final" are the last policy's, over more
-episodes. Wall seconds run from the first step and include compilation and the evaluations before.
-Works from a checkout too: PYTHONPATH=src.
+Settings are the environment's preset, except for those that --set changes. Rows of kind "training"
+are evaluations during training; rows of kind "final" evaluate the last policy over more episodes.
+Wall seconds run from the first step and include compilation and the evaluations before. Works from
+a checkout too: PYTHONPATH=src.
 """
 
 import argparse

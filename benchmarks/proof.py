@@ -1,22 +1,22 @@
-"""Runs a matrix of algorithms and tasks, ten seeds each, in pieces of any length.
+"""Run a matrix of algorithms and tasks, ten seeds each, in pieces of any length.
 
     python benchmarks/proof.py run --minutes 10      # the next rows that are missing
     python benchmarks/proof.py status                # done, partial, missing
     python benchmarks/proof.py report                # results/proof/README.md and figures
 
 Rows are run in the order of `MATRIX`, with the library's presets. `run` stops when the minutes are
-over, on Ctrl-C and on SIGTERM, each with a checkpoint; the next `run` goes on bit for bit. After
-kill -9 it goes on from the last checkpoint. The minutes end training; the checkpoint that follows,
-and an evaluation which the library makes at a stop, may take another minute.
+over, on Ctrl-C and on SIGTERM, each with a checkpoint; the next `run` continues bit for bit. After
+kill -9 it continues from the last checkpoint. The minutes end training; the checkpoint that
+follows, and an evaluation which the library makes at a stop, may take another minute.
 
 Evaluations go to results/proof/{algorithm}_{env}.csv, the settings to the JSON file beside it. A
 row whose settings differ from the present preset is refused; with --restart it starts afresh.
 
 The folder --work holds the run directories and a copy of their evaluations. Seeds of a program
 train at once. Of each program one checkpoint is kept, and two exist while one is written. It holds
-all replay: per seed 166 MB on HalfCheetah-v5 and 878 MB on Ant-v5 at a million steps. A
-checkpoint is therefore written at stops and every --checkpoint-minutes only, at the next evaluation
-or after twice that time. A program that is complete loses its checkpoint. Where replay is kept
+all replay: per seed 166 MB on HalfCheetah-v5 and 878 MB on Ant-v5 at a million steps. A checkpoint
+is therefore written at stops and every --checkpoint-minutes only, at the next evaluation or after
+twice that time. A program that is complete loses its checkpoint. Where replay is kept
 (`replay_storage`) stays "auto". --seeds-per-program is for machines with less memory; programs that
 have begun keep their seeds.
 

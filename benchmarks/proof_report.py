@@ -1,7 +1,7 @@
 """The data of the evidence queue (`proof.py`): rows, their CSV files, the table and the figures.
 
 A table maps (seed, steps, kind) to a line of the CSV, so an evaluation that is repeated replaces
-the earlier one. Files are written whole, beside their place, and moved there.
+the earlier one. Files are written to a temporary name and then renamed.
 """
 
 import csv

@@ -1,9 +1,10 @@
-"""What prioritized replay costs on the CPU: the same training with and without it.
+"""Measure the cost of prioritized replay on the CPU: the same training with and without it.
 
     python benchmarks/replay.py
 
-SAC on HalfCheetah-v5 (256×256) and DDQN on CartPole-v1 (64×64), batch 256, from a full ring of a
-million transitions; random ones, so that the draws reach all over it. Two figures of each:
+SAC on HalfCheetah-v5 (256×256) and DDQN on CartPole-v1 (64×64), batch 256, from a full replay
+buffer of a million random transitions, so that samples come from the whole buffer. Two figures for
+each:
 
 - learn: the host loop's learn program back to back (add, sample, update, new priorities);
 - loop: whole training steps, with acting and the environment.

@@ -1,4 +1,4 @@
-"""What the measurements on the CPU have in common: the machine, and how results are told."""
+"""Common parts of the measurements on the CPU: the machine and the format of results."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ BUSY = 0.5  # a load average above which the user is warned
 
 
 def confine(cores: int) -> None:
-    """To that many cores, with everything that is started from here."""
+    """Confine this process and those that it starts to that many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     if os.getloadavg()[0] > BUSY:
         print(f"warning: the machine is busy (load {os.getloadavg()[0]:.2f}); ratios will be noisy")

@@ -1,9 +1,10 @@
-"""What a checkpoint costs a run: SAC on HalfCheetah-v5 with a full ring of a million transitions.
+"""Measure the cost of a checkpoint: SAC on HalfCheetah-v5 with a full buffer of a million.
 
     python benchmarks/saving.py [--rounds 5] [--steps 400]
 
-Slices of training with and without one checkpoint take turns; the difference is what a checkpoint
-costs, copying and writing in the background included. It is set against the time of 50,000 steps.
+Slices of training with and without one checkpoint alternate. The difference is the cost of a
+checkpoint, including copying and writing in the background. It is compared with the time of 50,000
+steps.
 """
 
 import argparse

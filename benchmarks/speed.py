@@ -1,14 +1,14 @@
-"""End-to-end training speed against the peers, on two CPU cores.
+"""Measure end-to-end training speed against other libraries, on two CPU cores.
 
     python benchmarks/speed.py                          # or: make bench
-    python benchmarks/speed.py --only ddqn,a2c,ddpg     # some contests, in files of their own
+    python benchmarks/speed.py --only ddqn,a2c,ddpg     # some contests, in separate files
 
-The contests are in contests.py. Every contestant is a process of its own (contestants.py) that has
-warmed up and waits; the driver lets them run slices in turn, one at a time, so that a slow minute
-of the machine hits all of them. Ratios are taken within a round. Nothing is logged, drawn or
+The contests are in contests.py. Every contestant is a separate process (contestants.py) that has
+warmed up and waits. The driver runs their slices in turn, one at a time, so that a slow minute of
+the machine affects all of them. Ratios are taken within a round. Nothing is logged, drawn or
 evaluated in the timed slices.
 
-The peers live in an environment of their own, `benchmarks/.peers`, made on first use;
+The other libraries are in a separate environment, `benchmarks/.peers`, made on first use;
 UNDERSTUDY_PEERS_PYTHON names the interpreter of another one. Stable-Baselines3 is run with
 PyTorch's default threads and with one, and the faster is compared with.
 """

@@ -1,10 +1,10 @@
-"""The speed of the host loop and the device loop at two commits, in turn on one machine.
+"""Compare the speed of the host loop and the device loop of two commits on one machine.
 
     python benchmarks/two_commits.py --reference COMMIT --only sac ddqn
 
-A process for each commit trains the same agent. They take turns in short slices, so that a drift of
-the machine's speed meets both. The table shows the ratio of the medians (above 1: the working tree
-is faster) and the range of the ratios of neighbouring slices.
+A process for each commit trains the same agent. They alternate in short slices, so that a drift of
+the machine's speed affects both. The table shows the ratio of the medians (above 1: the working
+tree is faster) and the range of the ratios of neighboring slices.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Wall-clock time of whole trainings, end to end, with each library's defaults.
+"""Measure the wall-clock time of whole trainings, end to end, with each library's defaults.
 
     python benchmarks/whole_runs.py --rounds 3
 
 Each run is a fresh process: imports, compilation, training, logging, evaluation and saving are
-included, as a user meets them. Contestants take turns. This library's compiled programs are not
-kept between runs. What a default training does differs between the libraries: the table says how.
-The peers' environment is that of speed.py.
+included, as for a user. Contestants take turns. Compiled programs of this library are not cached
+between runs. A default training differs between the libraries: the table says how. The peers'
+environment is that of speed.py.
 """
 
 import argparse
