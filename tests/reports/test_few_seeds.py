@@ -46,8 +46,8 @@ def test_a_setting_has_one_color_in_both_panels():
         place=lambda outcome: outcome.mean, color=lambda outcome: f"C{int(outcome.mean)}",
         explain=lambda axes: None,
     )  # fmt: skip
-    pictures._returns(left, varied)
-    pictures._curves(right, varied)
+    pictures.draw_returns(left, varied)
+    pictures.draw_curves(right, varied)
     points = [to_hex(line.get_color()) for line in left.lines]
     curves = [to_hex(line.get_color()) for line in right.lines]
     assert points == curves[::-1] and len(set(points)) == 3

@@ -10,7 +10,7 @@ import understudy as us
 from understudy.errors import ConfigError
 from understudy.sweep import Range, search
 from understudy.sweep.study import open_study
-from understudy.sweep.task import make_task
+from understudy.sweep.task import Task
 
 pytestmark = pytest.mark.agents
 
@@ -149,11 +149,11 @@ def test_two_searches_do_not_share_a_study(tmp_path):
 @pytest.mark.slow
 def test_a_killed_trial_is_tried_again(tmp_path):
     """A process that was killed leaves its trial running."""
-    task = make_task("sac", "jax:Pendulum-v1", SAC, 40, 1, 0, None, None, 1)
+    task = Task("sac", "jax:Pendulum-v1", SAC, 40, 1, 0, None, None, 1)
     vary = {"learning_rate": Range(1e-4, 1e-2, log=True)}
     study = open_study(optuna, tmp_path / "study.db", task, vary)
     trial = study.ask()
-    running = trial.params["learning_rate"]
+    running = trial.parameters["learning_rate"]
     said: list[str] = []
     result = search(
         "sac", "jax:Pendulum-v1", vary, tmp_path / "study.db", trials=2, say=said.append, **COMMON

@@ -17,9 +17,9 @@ from understudy.distributed.connect import load_ray
 from understudy.errors import ConfigError, UnderstudyError
 from understudy.runs.csv_log import read_csv
 from understudy.sweep import Range, search
-from understudy.sweep.ray_tune import RETRIES, Ledger, _reason, points, train_and_tell, train_on
+from understudy.sweep.ray_tune import RETRIES, TuneTrials, last_error, points, train_trial
 from understudy.sweep.study import open_study
-from understudy.sweep.task import make_task
+from understudy.sweep.task import Task
 
 pytestmark = pytest.mark.ray
 
@@ -140,40 +140,40 @@ def test_an_interrupted_search_goes_on(searched):
 
 @pytest.fixture
 def task():
-    return make_task("a2c", "CartPole-v1", A2C, STEPS, 1, 0, 1, None, 1)
+    return Task("a2c", "CartPole-v1", A2C, STEPS, 1, 0, 1, None, 1)
 
 
 @pytest.fixture
-def ledger(task, tmp_path):
+def tuned(task, tmp_path):
     said: list[str] = []
-    ledger = Ledger(open_study(optuna, tmp_path / "study.db", task, VARY), said.append)
-    return ledger, said
+    tuned = TuneTrials(open_study(optuna, tmp_path / "study.db", task, VARY), said.append)
+    return tuned, said
 
 
-def test_falling_behind_is_the_studys_judgement(ledger, monkeypatch):
-    ledger, said = ledger
-    ledger.suggest("a")
+def test_falling_behind_is_the_studys_judgement(tuned, monkeypatch):
+    tuned, said = tuned
+    tuned.suggest("a")
     report = {"points": [(10, 3.0)], "returns": [[3.0]]}
-    assert not ledger.falls_behind("a", report)
+    assert not tuned.falls_behind("a", report)
     monkeypatch.setattr(optuna.trial.Trial, "should_prune", lambda trial: True)
     report = {"points": [(10, 3.0), (20, 4.0)], "returns": [[4.0]]}
-    assert ledger.falls_behind("a", report)
-    assert not ledger.falls_behind("a", {"points": [(STEPS, 5.0)]})  # it is at its end
-    ledger.ended("a", report)
-    (outcome,) = ledger.study.result().outcomes
+    assert tuned.falls_behind("a", report)
+    assert not tuned.falls_behind("a", {"points": [(STEPS, 5.0)]})  # it is at its end
+    tuned.end("a", report)
+    (outcome,) = tuned.study.result().outcomes
     assert (outcome.state, outcome.mean) == ("pruned", 4.0)
     assert "given up at 4.0" in said[0]
 
 
-def test_a_failure_is_the_trials_own(ledger):
-    ledger, said = ledger
+def test_a_failure_is_the_trials_own(tuned):
+    tuned, said = tuned
     for identity in "abc":
-        ledger.suggest(identity)
-    ledger.ended("a", {"state": "failed", "problem": "the environment is on fire"})
-    ledger.died("b", " (no such module)")
-    ledger.ended("b", None)
-    ledger.ended("c", {"state": "finished", "returns": [[7.0]]})
-    result = ledger.study.result()
+        tuned.suggest(identity)
+    tuned.end("a", {"state": "failed", "problem": "the environment is on fire"})
+    tuned.note_death("b", " (no such module)")
+    tuned.end("b", None)
+    tuned.end("c", {"state": "finished", "returns": [[7.0]]})
+    result = tuned.study.result()
     assert [outcome.state for outcome in result.outcomes] == ["finished", "failed", "failed"]
     assert result.best.mean == 7.0
     assert said[0].endswith(": the environment is on fire")
@@ -182,13 +182,13 @@ def test_a_failure_is_the_trials_own(ledger):
 
 def test_why_a_process_ended(tmp_path):
     report = tmp_path / "error.txt"
-    assert _reason(report) == ""
+    assert last_error(report) == ""
     report.write_text("Failure # 1\nTraceback:\nModuleNotFoundError: No module named 'maze'\n")
-    assert _reason(report) == " (No module named 'maze')"
+    assert last_error(report) == " (No module named 'maze')"
 
 
-def test_a_ledger_is_not_stored(ledger):
-    assert pickle.loads(pickle.dumps(ledger[0])) == {}
+def test_the_trials_of_tune_are_not_stored(tuned):
+    assert pickle.loads(pickle.dumps(tuned[0])) == {}
 
 
 def test_a_run_goes_on_where_its_process_died(task, tmp_path):
@@ -202,26 +202,26 @@ def test_a_run_goes_on_where_its_process_died(task, tmp_path):
         seen.append(facts["time/total_steps"])
 
     with pytest.raises(RuntimeError):
-        train_on(task, {"gamma": 0.9}, place, die)
-    returns = train_on(task, {"gamma": 0.9}, place, look)
+        task.train({"gamma": 0.9}, die, place)[0]
+    returns = task.train({"gamma": 0.9}, look, place)[0]
     assert seen == [60, 70, 80, 90, 100]
     assert [step for step, _ in points(place)] == list(range(10, STEPS + 1, 10))
-    straight = train_on(task, {"gamma": 0.9}, tmp_path / "straight", look)
+    straight = task.train({"gamma": 0.9}, look, tmp_path / "straight")[0]
     assert points(place) == points(tmp_path / "straight")
     np.testing.assert_array_equal(returns, straight)
     # One that died between its last step and its last word.
-    np.testing.assert_array_equal(train_on(task, {"gamma": 0.9}, place, look), returns)
+    np.testing.assert_array_equal(task.train({"gamma": 0.9}, look, place)[0], returns)
 
 
 def test_what_a_trial_tells(task, tmp_path, monkeypatch):
     told: list[dict] = []
     monkeypatch.setattr("ray.tune.report", told.append)
     trial = {"run": "trial-0", "parameters": {"learning_rate": 1e-3, "gamma": "0.9"}}
-    train_and_tell(trial, task, VARY, tmp_path)
+    train_trial(trial, task, VARY, tmp_path)
     assert [len(report["points"]) for report in told] == [*range(1, 11), 10]
     assert told[-1]["state"] == "finished" and np.shape(told[-1]["returns"]) == (1, 1)
     told.clear()
-    train_and_tell(trial | {"run": "no\0name"}, task, VARY, tmp_path)
+    train_trial(trial | {"run": "no\0name"}, task, VARY, tmp_path)
     assert [report["state"] for report in told] == ["failed"] and told[0]["problem"]
 
 
@@ -268,5 +268,5 @@ def test_an_environment_that_cannot_travel(ray, tmp_path):
         with lock:
             return gym.make("CartPole-v1")
 
-    with pytest.raises(ConfigError, match="cannot be sent to a cluster"):
+    with pytest.raises(ConfigError, match="cannot be sent to a trial"):
         search("a2c", make, VARY, tmp_path / "a.db", trials=1, cluster=us.Cluster(), **COMMON)

@@ -10,7 +10,7 @@ import understudy as us
 from understudy.errors import ConfigError, EnvironmentError
 from understudy.sweep import Range, sweep
 from understudy.sweep.space import choose, spell
-from understudy.sweep.vectorized import _schedules
+from understudy.sweep.vectorized import differing_schedules
 
 pytestmark = pytest.mark.agents
 
@@ -142,9 +142,9 @@ def test_a_schedule_of_the_configs_own_starts_where_each_member_says():
     """Annealing goes on; it starts at the varied value."""
     configs = [us.A2CConfig(anneal_learning_rate=True, learning_rate=r) for r in (1e-3, 1e-2)]
     assert us.A2CConfig(anneal_learning_rate=True).schedules().keys() == {"learning_rate"}
-    curve = _schedules(configs)["learning_rate"]
+    curve = differing_schedules(configs)["learning_rate"]
     np.testing.assert_allclose(curve(50, 100), [5e-4, 5e-3])
-    assert _schedules([configs[0]] * 2) == {}
+    assert differing_schedules([configs[0]] * 2) == {}
 
 
 @pytest.mark.slow

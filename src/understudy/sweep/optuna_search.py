@@ -1,28 +1,24 @@
-"""A search by Optuna: one training after another, or many at once on a cluster; those that fall
-behind are given up early.
+"""A search by Optuna: one training after another, or several at once on a cluster. Trials whose
+evaluations fall behind are stopped early.
 
-All of it is in a SQLite file: the same call again goes on where the last one ended.
+Everything is stored in a SQLite file: the same call again continues the search.
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError, DivergedError
-from understudy.runs.csv_log import LogRow
-from understudy.runs.run import Callback
-from understudy.sweep.ray_tune import check_cluster, join, many_trials
-from understudy.sweep.result import SweepResult
-from understudy.sweep.space import Range, Settings, Vary, check_fields, check_given
-from understudy.sweep.study import Study, load_optuna, opened, settings_of
-from understudy.sweep.task import Task, make_task, returns_of
+from understudy.runs.csv_log import STEPS, LogRow
+from understudy.sweep.ray_tune import check_cluster, join, run_trials
+from understudy.sweep.result import FAILED, FINISHED, PRUNED, SweepResult
+from understudy.sweep.space import Range, Vary, check_fields, check_given
+from understudy.sweep.study import Study, load_optuna, opened
+from understudy.sweep.task import SCORE, Report, Task
 
 _log = logging.getLogger("understudy.sweep")
 
@@ -43,38 +39,39 @@ def search(
     episodes: int = 10,
     cluster: Cluster | None = None,
     at_once: int | None = None,
-    say: Callable[[str], Any] = _log.info,
+    say: Report = _log.info,
 ) -> SweepResult:
     """Train until the study in the file `database` has `trials` trials in all.
 
     Any field may vary. A trial trains `repeats` agents, of seeds seed, seed + 1 … (the same in
     every trial), and stops when its evaluations fall below the median of earlier ones. A trial
-    that was killed is tried again. The table and the picture are written beside the file, and
-    each trial is told to `say`.
+    that was killed is tried again. The table and the picture are written beside the file. `say` is
+    called with a line about each trial.
 
-    With a `cluster` trials are processes of it, `at_once` of them at a time (default: as many as
-    there are cores for), each with a run directory of its own beside the file.
+    With a `cluster` every trial is a process of it, and `at_once` of them run at a time (default:
+    as many as there are cores for). Each has a run directory of its own beside the file.
     """
     optuna = load_optuna()
     database = Path(database)
-    task = make_task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
+    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
     _check(vary, task, trials)
     check_cluster(cluster, at_once)
-    task.agent(task.config, repeats).close()  # an environment that cannot be is no trial's fault
-    together = 1 if cluster is None else join(cluster, at_once, task)
+    # An environment that cannot be made is an error of the call, not of a trial.
+    task.agent(task.config, repeats).close()
+    concurrent = 1 if cluster is None else join(cluster, at_once, task)
     with opened(optuna, database, task, vary) as study:
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             say(line)
             if study.done():
                 study.result().write_csv(database.with_suffix(".csv"))
 
-        study.try_killed_ones_again(say)
+        study.repeat_killed_trials(say)
         if cluster is not None:
-            many_trials(study, cluster, together, trials, database.with_suffix(""), tell)
+            run_trials(study, cluster, concurrent, trials, database.with_suffix(""), report)
         else:
             while len(study.done()) < trials:
-                tell(_one_trial(study))
+                report(_run_trial(study))
         result = study.result()
     from understudy.sweep.pictures import draw
 
@@ -83,49 +80,30 @@ def search(
 
 
 def _check(vary: Vary, task: Task, trials: int) -> None:
-    """Everything that can be wrong before the first trial."""
+    """Refuse all wrong settings before the first trial."""
     if trials < 1:
         raise ConfigError(f"trials must be at least 1, got {trials}")
     check_given(vary)
     check_fields(vary, task.config)
     for name, varied in vary.items():
-        ends = [varied.low, varied.high] if isinstance(varied, Range) else varied
-        for value in ends:
-            _check_value(task, name, value)
+        for value in [varied.low, varied.high] if isinstance(varied, Range) else varied:
+            try:
+                task.with_settings({name: value})
+            except ConfigError as error:
+                # A value that only contradicts another field may suit the trial's own values.
+                if f"{name} must be" in str(error):
+                    raise
 
 
-def _check_value(task: Task, name: str, value: Any) -> None:
-    """A value that is wrong by itself. One that is wrong only beside another field's value is
-    found, and answered, when the two meet."""
-    try:
-        task.with_settings({name: value})
-    except ConfigError as error:
-        if f"{name} must be" in str(error):
-            raise
-
-
-def _one_trial(study: Study) -> str:
-    """Train once, and say how it went."""
+def _run_trial(study: Study) -> str:
+    """Train once, and return a line about it."""
     trial, task = study.ask(), study.task
 
-    def prune(facts: LogRow) -> bool:
-        if "eval/mean_reward" not in facts:
-            return False
-        trial.report(facts["eval/mean_reward"], facts["time/total_steps"])
-        return facts["time/total_steps"] < task.steps and trial.should_prune()
+    def falls_behind(row: LogRow) -> bool:
+        return SCORE in row and trial.falls_behind([(row[STEPS], row[SCORE])])
 
     try:
-        returns, steps = _train(task, settings_of(study.vary, trial.params), prune)
+        returns, steps = task.train(trial.settings, falls_behind)
     except (ConfigError, DivergedError) as error:
-        return study.fail(trial, str(error))
-    if steps < task.steps:
-        return study.give_up(trial, returns, steps)
-    return study.finish(trial, returns)
-
-
-def _train(task: Task, settings: Settings, prune: Callback) -> tuple[np.ndarray, int]:
-    """Returns [repeats, episodes] of the last evaluation, and the steps that were made."""
-    agent = task.agent(task.with_settings(settings), task.repeats)
-    with contextlib.closing(agent):
-        summary = agent.train(task.steps, run=task.run, callbacks=(prune,), progress=False)
-    return returns_of(summary, task.seed), summary.steps
+        return trial.end(FAILED, problem=str(error))
+    return trial.end(PRUNED if steps < task.steps else FINISHED, returns)

@@ -26,8 +26,8 @@ def draw(result: SweepResult, out: Path) -> Path:
     figure = Figure(figsize=(10, 0.5 + 3.1 * len(fields)), dpi=150, layout="constrained")
     grid = figure.subplots(len(fields), 2, squeeze=False, sharey="col")
     for (left, right), varied in zip(grid, fields, strict=True):
-        _returns(left, varied)
-        _curves(right, varied)
+        draw_returns(left, varied)
+        draw_curves(right, varied)
     what = f"{result.algorithm.upper()} on {result.env}, {result.train_steps:,} steps"
     title = f"{what}; the best setting is ringed"
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontweight="bold", parse_math=False)
@@ -74,7 +74,7 @@ class Field:
         axes.figure.colorbar(mappable, ax=axes, label=self.name)
 
 
-def _returns(axes: Axes, varied: Field) -> None:
+def draw_returns(axes: Axes, varied: Field) -> None:
     for outcome in varied.outcomes:
         at = varied.place(outcome)
         each = outcome.returns.mean(axis=1)
@@ -95,7 +95,7 @@ def _returns(axes: Axes, varied: Field) -> None:
     _decorate(axes)
 
 
-def _curves(axes: Axes, varied: Field) -> None:
+def draw_curves(axes: Axes, varied: Field) -> None:
     for outcome in reversed(varied.outcomes):  # the best one on top
         best = id(outcome) in varied.is_best
         axes.plot(

@@ -1,80 +1,59 @@
-"""A study: all trials of a search, in a SQLite file, and what Optuna makes of them."""
+"""A study: all trials of a search, in a SQLite file of Optuna."""
 
 import contextlib
 import dataclasses
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from understudy.distributed.connect import first_line
 from understudy.errors import ConfigError, import_extra
 from understudy.runs.files import open_for_appending
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
-from understudy.sweep.task import Task, make_directory
+from understudy.sweep.task import Report, Task, make_directory
 
-# What a study keeps beside Optuna's own.
+# Attributes of a study and its trials, beside Optuna's own.
 RETURNS, TASK, STATE, BEGAN_AS = "returns", "task", "state", "began_as"
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Asks Optuna for settings, and tells it and the file what came of them. Ends of trials are
-    answered with a line for the user."""
+    """Asks Optuna for settings, and stores in the file what came of them."""
 
     optuna: Any
     trials: Any  # Optuna's own study
     task: Task
     vary: Vary
 
-    def ask(self) -> Any:
+    def ask(self) -> "Trial":
         spaces = {name: self._distribution(name, varied) for name, varied in self.vary.items()}
-        return self.trials.ask(spaces)
+        return Trial(self, self.trials.ask(spaces))
 
     def _distribution(self, name: str, varied: Range | Sequence[Any]) -> Any:
         kinds = self.optuna.distributions
-        if not isinstance(
-            varied, Range
-        ):  # as words: Optuna stores neither tuples nor 1 beside True
-            return kinds.CategoricalDistribution([spell_value(v) for v in varied])
+        if not isinstance(varied, Range):
+            # As words: Optuna stores neither tuples nor 1 beside True.
+            return kinds.CategoricalDistribution([spell_value(value) for value in varied])
         if is_whole({f.name: f.type for f in dataclasses.fields(self.task.config)}[name]):
             return kinds.IntDistribution(int(varied.low), int(varied.high), varied.log)
         return kinds.FloatDistribution(varied.low, varied.high, log=varied.log)
 
-    def finish(self, trial: Any, returns: np.ndarray) -> str:
-        trial.set_user_attr(RETURNS, returns.tolist())
-        trial.set_user_attr(STATE, FINISHED)
-        self.trials.tell(trial, float(returns.mean()))
-        return f"{self._told(trial)}: {returns.mean():.1f}"
-
-    def give_up(self, trial: Any, returns: np.ndarray, steps: int) -> str:
-        trial.set_user_attr(RETURNS, returns.tolist())
-        trial.set_user_attr(STATE, PRUNED)
-        self.trials.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
-        return f"{self._told(trial)}: given up at {returns.mean():.1f}, {steps:,} steps"
-
-    def fail(self, trial: Any, problem: str) -> str:
-        trial.set_user_attr(STATE, FAILED)
-        self.trials.tell(trial, state=self.optuna.trial.TrialState.FAIL)
-        return f"{self._told(trial)}: {problem}"
-
-    def _told(self, trial: Any) -> str:
-        settings = settings_of(self.vary, trial.params)
-        told = ", ".join(f"{name} {spell_value(value)}" for name, value in settings.items())
-        return f"trial {trial.number}: {told}"
-
-    def try_killed_ones_again(self, say: Callable[[str], Any]) -> None:
+    def repeat_killed_trials(self, say: Report) -> None:
+        """Queue the settings of trials again whose process was killed."""
         for trial in self.trials.get_trials(states=(self.optuna.trial.TrialState.RUNNING,)):
             say(f"trial {trial.number} was killed: its settings are tried again")
             self.trials.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
-            self.trials.enqueue_trial(trial.params, {BEGAN_AS: began_as(trial)})
+            first = trial.user_attrs.get(BEGAN_AS, trial.number)
+            self.trials.enqueue_trial(trial.params, {BEGAN_AS: first})
 
     def done(self) -> list[Any]:
-        """Trials that count, which killed ones do not."""
+        """Return all trials that have ended. A killed trial has not."""
         states = self.optuna.trial.TrialState
         return [
             trial
@@ -101,13 +80,50 @@ class Study:
         return self.task.result(self.vary, outcomes)
 
 
-def began_as(trial: Any) -> int:
-    """The number of the first trial of these settings, of which this one is the continuation."""
-    return trial.user_attrs.get(BEGAN_AS, trial.number)
+@final
+class Trial:
+    """One setting of a study that is being tried."""
+
+    def __init__(self, study: Study, trial: Any):
+        self._study, self._trial = study, trial
+        self._reported: set[int] = set()  # steps of evaluations
+        self.number, self.parameters = trial.number, trial.params
+        # The first trial of these settings, of which this one is the continuation.
+        self.first_number: int = trial.user_attrs.get(BEGAN_AS, trial.number)
+        self.settings = settings_of(study.vary, trial.params)
+
+    def falls_behind(self, points: Sequence[tuple[int, float]]) -> bool:
+        """Take in evaluations (step, mean), and return whether the trial should be stopped. A point
+        may come twice: a process that was replaced repeats it."""
+        for step, mean in points:
+            if step not in self._reported:
+                self._trial.report(mean, step)
+                self._reported.add(step)
+        at_end = max(self._reported, default=0) >= self._study.task.steps
+        return not at_end and self._trial.should_prune()
+
+    def end(self, state: str, returns: np.ndarray | None = None, problem: str = "") -> str:
+        """Store the end of the trial (FINISHED, PRUNED or FAILED), and return a line about it."""
+        study, states = self._study, self._study.optuna.trial.TrialState
+        mean = None if returns is None else float(returns.mean())
+        if returns is not None:
+            self._trial.set_user_attr(RETURNS, returns.tolist())
+        self._trial.set_user_attr(STATE, state)
+        if state == FINISHED:
+            study.trials.tell(self._trial, mean)
+            end = f"{mean:.1f}"
+        elif state == PRUNED:
+            study.trials.tell(self._trial, state=states.PRUNED)
+            end = f"given up at {mean:.1f}, {max(self._reported):,} steps"
+        else:
+            study.trials.tell(self._trial, state=states.FAIL)
+            end = problem
+        settings = [f"{name} {spell_value(value)}" for name, value in self.settings.items()]
+        return f"trial {self.number}: {', '.join(settings)}: {end}"
 
 
 def settings_of(vary: Vary, parameters: dict[str, Any]) -> Settings:
-    """A trial's parameters as the config takes them."""
+    """Return the parameters of a trial as the config takes them."""
     found = {}
     for name, varied in vary.items():
         if isinstance(varied, Range):
@@ -123,35 +139,24 @@ def load_optuna() -> Any:
 
 @contextlib.contextmanager
 def opened(optuna: Any, database: Path, task: Task, vary: Vary) -> Iterator[Study]:
-    with _alone(database), _quiet(optuna):
-        yield open_study(optuna, database, task, vary)
-
-
-@contextlib.contextmanager
-def _alone(database: Path) -> Iterator[None]:
-    """One process at a time: another one's running trial would look like one that was killed.
-    The operating system holds the lock, so it never outlives its process."""
+    """Open a study for this process alone, in which the running trial of another process would look
+    like a killed one. The operating system holds the lock, so it never outlives its process."""
     make_directory(database.parent)
+    verbosity = optuna.logging.get_verbosity()
     with open_for_appending(database.with_suffix(".lock")) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"{database} is in use by another search") from None
-        yield
-
-
-@contextlib.contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
+        try:
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            yield open_study(optuna, database, task, vary)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
 
 
 def open_study(optuna: Any, database: Path, task: Task, vary: Vary) -> Study:
-    """The study of this task, new or as it was left."""
+    """Return the study of this task, new or with the trials of earlier calls."""
     about = {
         "algorithm": task.kind.algorithm_class.name,
         "env": task.env_name,
@@ -171,8 +176,8 @@ def open_study(optuna: Any, database: Path, task: Task, vary: Vary) -> Study:
             storage=storage,
             load_if_exists=True,
             direction="maximize",
-            # Drawing goes on where it was, instead of repeating itself; and it keeps away from
-            # settings that are being tried at the moment.
+            # Sampling continues instead of repeating itself, and avoids settings that are being
+            # tried at the moment.
             sampler=optuna.samplers.TPESampler(seed=task.seed + trials, constant_liar=True),
             pruner=optuna.pruners.MedianPruner(n_warmup_steps=task.steps // 5),
         )
@@ -188,7 +193,3 @@ def open_study(optuna: Any, database: Path, task: Task, vary: Vary) -> Study:
             "another file"
         )
     return Study(optuna, study, task, vary)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

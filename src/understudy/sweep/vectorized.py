@@ -1,11 +1,10 @@
-"""A sweep: the members of one program differ in their seeds and in settings that can move.
+"""A vectorized sweep: the members of one program differ in their seeds and in scheduled settings.
 
 Member i is the single run of seed + i with its own settings, up to float rounding.
 """
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -15,10 +14,10 @@ from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.ops.schedules import Schedule, describe, from_description
-from understudy.runs.csv_log import LogRow
+from understudy.runs.csv_log import STEPS, LogRow
 from understudy.sweep.result import DIVERGED, Outcome, SweepResult
-from understudy.sweep.space import Range, Settings, Vary, check_moving, choose
-from understudy.sweep.task import Task, make_directory, make_task
+from understudy.sweep.space import Range, Vary, check_moving, choose
+from understudy.sweep.task import SCORE, Task, make_directory
 
 CSV, PICTURE = "sweep.csv", "sweep.png"
 
@@ -46,115 +45,104 @@ def sweep(
     setting has that many members, and their mean decides. In `run_dir` the table (sweep.csv) is
     kept up to date, and the picture (sweep.png) is drawn at the end.
     """
-    task = make_task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
+    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
     check_moving(vary, task.config)
-    trying = choose(vary, _count(members, repeats), seed)
-    attempts = Attempts(task, vary, trying, None if run_dir is None else Path(run_dir))
-    attempts.train(progress)
-    result = attempts.result()
-    if attempts.directory is not None:
-        from understudy.sweep.pictures import draw
-
-        draw(result, attempts.directory / PICTURE)
-    return result
-
-
-def _count(members: int | None, repeats: int) -> int | None:
-    """Of settings."""
-    if members is None:
-        return None
-    if members < 1 or members % repeats:
+    if members is not None and (members < 1 or members % repeats):
         raise ConfigError(
             f"members must be a multiple of repeats ({repeats}), at least 1, got {members}"
         )
-    return members // repeats
+    count = None if members is None else members // repeats
+    directory = None if run_dir is None else Path(run_dir)
+    result = VectorizedSweep(task, vary, count, directory).train(progress)
+    if directory is not None:
+        from understudy.sweep.pictures import draw
+
+        draw(result, directory / PICTURE)
+    return result
 
 
 @final
-@dataclass
-class Attempts:
-    """Trains all settings at once. One that diverges is frozen, and the others go on."""
+class VectorizedSweep:
+    """Trains all settings at once. A setting that diverges is frozen, and the others continue."""
 
-    task: Task
-    vary: Vary
-    trying: list[Settings]
-    directory: Path | None
-    diverged: set[int] = field(default_factory=set)  # places in `trying`
-
-    def __post_init__(self) -> None:
-        self._configs = [self.task.with_settings(settings) for settings in self.trying]
+    def __init__(self, task: Task, vary: Vary, count: int | None, directory: Path | None):
+        self._task, self._vary, self._directory = task, vary, directory
+        self._settings = choose(vary, count, task.seed)
+        self._configs = [
+            config
+            for config in map(task.with_settings, self._settings)
+            for _ in range(task.repeats)
+        ]  # [members]
+        self._diverged: set[int] = set()  # indices of settings
         self._steps: list[int] = []
         self._means: list[np.ndarray] = []  # [members] at each of these steps
-        self._returns = np.empty((len(self.trying) * self.task.repeats, 0))
+        self._returns = np.empty((len(self._configs), 0))
 
-    def train(self, progress: bool) -> None:
-        configs = [config for config in self._configs for _ in range(self.task.repeats)]
-        schedules = _schedules(configs)
-        still = {
-            name: [getattr(config, name) for config in configs]
-            for name in self.vary
+    def train(self, progress: bool) -> SweepResult:
+        schedules = differing_schedules(self._configs)
+        constants = {
+            name: [getattr(config, name) for config in self._configs]
+            for name in self._vary
             if name not in schedules
         }
-        agent = self.task.agent(configs[0], len(configs))
-        with contextlib.closing(agent):
-            if self.directory is not None:
-                make_directory(self.directory)
-            agent.set(**still)
+        task = self._task
+        with contextlib.closing(task.agent(self._configs[0], len(self._configs))) as agent:
+            if self._directory is not None:
+                make_directory(self._directory)
+            agent.set(**constants)
             try:
                 summary = agent.train(
-                    self.task.steps,
+                    task.steps,
                     schedules=schedules,
-                    run=self.task.run,
-                    callbacks=(self._observe,),
+                    run=task.run,
+                    callbacks=(self._take_in,),
                     progress=progress,
                 )
             except DivergedError:
                 raise DivergedError("training diverged with every setting") from None
         assert summary.returns is not None
         self._returns = summary.returns
-        self._mark(summary.diverged)
-        self._write()
+        self._mark_diverged(summary.diverged)
+        return self._write()
 
-    def _mark(self, members: Iterable[int]) -> None:
-        """Note the settings of these members as diverged."""
-        self.diverged |= {member // self.task.repeats for member in members}
-        if len(self.diverged) == len(self.trying):
+    def _mark_diverged(self, members: Iterable[int]) -> None:
+        self._diverged |= {member // self._task.repeats for member in members}
+        if len(self._diverged) == len(self._settings):
             raise DivergedError("training diverged with every setting")
 
-    def _observe(self, facts: LogRow) -> None:
-        self._mark(np.flatnonzero(facts.get("train/diverged_per_seed", [])).tolist())
-        if "eval/mean_reward" in facts:
-            single = [facts["eval/mean_reward"]]
-            means = np.array(facts.get("eval/mean_reward_per_seed", single))
-            self._steps.append(facts["time/total_steps"])
+    def _take_in(self, row: LogRow) -> None:
+        self._mark_diverged(np.flatnonzero(row.get("train/diverged_per_seed", [])).tolist())
+        if SCORE in row:
+            means = np.array(row.get(f"{SCORE}_per_seed", [row[SCORE]]))
+            self._steps.append(row[STEPS])
             self._means.append(means)
             self._returns = means[:, None]
             self._write()
 
-    def _write(self) -> None:
-        if self.directory is not None:
-            self.result().write_csv(self.directory / CSV)
+    def _write(self) -> SweepResult:
+        outcomes = [self._outcome(index) for index in range(len(self._settings))]
+        result = self._task.result(self._vary, outcomes)
+        if self._directory is not None:
+            result.write_csv(self._directory / CSV)
+        return result
 
-    def result(self) -> SweepResult:
-        return self.task.result(self.vary, [self._outcome(i) for i in range(len(self.trying))])
-
-    def _outcome(self, place: int) -> Outcome:
-        repeats = self.task.repeats
-        mine = slice(place * repeats, (place + 1) * repeats)
-        seed = self.task.seed + mine.start
-        if place in self.diverged or np.isnan(self._returns[mine]).any():
-            return Outcome(self.trying[place], seed, np.empty((repeats, 0)), state=DIVERGED)
-        curve = np.stack(self._means, axis=1)[mine]
-        return Outcome(self.trying[place], seed, self._returns[mine], list(self._steps), curve)
+    def _outcome(self, index: int) -> Outcome:
+        repeats, settings = self._task.repeats, self._settings[index]
+        members = slice(index * repeats, (index + 1) * repeats)
+        seed, returns = self._task.seed + members.start, self._returns[members]
+        if index in self._diverged or np.isnan(returns).any():
+            return Outcome(settings, seed, np.empty((repeats, 0)), state=DIVERGED)
+        curve = np.stack(self._means, axis=1)[members]
+        return Outcome(settings, seed, returns, list(self._steps), curve)
 
 
-def _schedules(configs: Sequence[Config]) -> dict[str, Schedule]:
-    """The configs' own schedules where they differ, as curves with a value for each member."""
+def differing_schedules(configs: Sequence[Config]) -> dict[str, Schedule]:
+    """Return the configs' own schedules where they differ, with one value for each member."""
     each = [config.schedules() for config in configs]
     schedules: dict[str, Schedule] = {}
     for name in each[0]:
-        told = [describe(mine[name]) or {} for mine in each]
-        if any(other != told[0] for other in told):
-            ends = {end: [curve[end] for curve in told] for end in ("start", "end")}
-            schedules[name] = from_description(told[0] | ends)
+        described = [describe(own[name]) or {} for own in each]
+        if any(other != described[0] for other in described):
+            ends = {end: [curve[end] for curve in described] for end in ("start", "end")}
+            schedules[name] = from_description(described[0] | ends)
     return schedules
