@@ -46,6 +46,7 @@ from safetensors.numpy import load_file
 # a tree does not have the old one.
 ALIASES: dict[str, str] = {
     "entropy_coeff": "temperature",
+    "fragment": "collector_chunk_steps",
     "initial_entropy_coeff": "initial_temperature",
     "initialisation": "initialization",
     "normalise_advantages": "normalize_advantages",

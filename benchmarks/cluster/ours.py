@@ -3,7 +3,7 @@
     python benchmarks/cluster/ours.py --csv benchmarks/results/cluster_ours.csv
 
 DDQN with a 64×64 network, one environment for each collector, asynchronous. `--updates 0` measures
-collecting alone: fragments are taken in and stored, policies are sent with every order, and nothing
+collecting alone: chunks are taken in and stored, policies are sent with every order, and nothing
 is learned. (Above 0: so many updates per transition, which two cores cannot carry for eight
 collectors; the ratio is held, so the collectors wait.)
 """
@@ -57,22 +57,24 @@ def measure(collectors: int, options: argparse.Namespace) -> tuple[float, float,
         updates_per_step=options.updates or 1.0,
     )
     cluster = us.Cluster(
-        collectors=collectors, fragment=options.fragment, cpus_each=options.cpus_each
+        collectors=collectors,
+        collector_chunk_steps=options.chunk_steps,
+        cpus_each=options.cpus_each,
     )
     sleep = options.sleep
     agent = us.DDQN(lambda: Sleepy(sleep), config, cluster=cluster)
     trainer: Any = agent.trainer
     # As many at once as will collect: a sleep ends late on a busy machine.
-    bare = trainer._ray.remote(num_cpus=options.cpus_each)(bare_step_seconds)
-    bares = trainer._ray.get([bare.remote(sleep) for _ in range(collectors)])
+    ray = trainer.collectors.supervisor.ray
+    bare = ray.remote(num_cpus=options.cpus_each)(bare_step_seconds)
+    bares = ray.get([bare.remote(sleep) for _ in range(collectors)])
     pause = int(options.warm_up * collectors / sleep)
-    trainer.advance(max(pause, 4 * collectors * options.fragment))
-    pool, ray = trainer._pool(), trainer._ray
-    processes = [ray.get(slot.actor.process.remote()) for slot in pool.slots]
+    trainer.advance(max(pause, 4 * collectors * options.chunk_steps))
+    processes = trainer.collectors.supervisor.call_all("pid")
     began, before = time.perf_counter(), trainer.steps
     used = [cpu_seconds(process) for process in [*processes, os.getpid()]]
     while time.perf_counter() - began < options.seconds:
-        trainer.advance(collectors * options.fragment)
+        trainer.advance(collectors * options.chunk_steps)
     seconds, steps = time.perf_counter() - began, trainer.steps - before
     now = [cpu_seconds(process) for process in [*processes, os.getpid()]]
     spent = [b - a for a, b in zip(used, now, strict=True)]
@@ -85,7 +87,7 @@ def main() -> None:
     parser.add_argument("--collectors", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--seconds", type=float, default=10.0, help="measured, per row")
     parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before that, per row")
-    parser.add_argument("--fragment", type=int, default=200, help="transitions per delivery")
+    parser.add_argument("--chunk-steps", type=int, default=200, help="transitions per delivery")
     parser.add_argument("--sleep", type=float, default=0.002, help="seconds that a step sleeps")
     parser.add_argument("--updates", type=float, default=0.0, help="per transition")
     parser.add_argument("--cpus-each", type=float, default=0.2, help="promised by Ray")

@@ -60,7 +60,7 @@ def start_runners(collectors: int, options: argparse.Namespace) -> EnvRunnerGrou
         .env_runners(
             num_env_runners=collectors,
             num_envs_per_env_runner=1,
-            rollout_fragment_length=options.fragment,
+            rollout_fragment_length=options.chunk_steps,
             max_requests_in_flight_per_env_runner=REQUESTS_IN_FLIGHT,
         )
         .rl_module(model_config={"fcnet_hiddens": [64, 64]})
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--collectors", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--seconds", type=float, default=10.0, help="measured, per row")
     parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before that, per row")
-    parser.add_argument("--fragment", type=int, default=200, help="transitions per delivery")
+    parser.add_argument("--chunk-steps", type=int, default=200, help="transitions per delivery")
     parser.add_argument("--sleep", type=float, default=0.002, help="seconds that a step sleeps")
     parser.add_argument("--csv", type=Path, help="where the rows are written")
     options = parser.parse_args()

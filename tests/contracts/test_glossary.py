@@ -56,7 +56,6 @@ EXCEPTIONS = {
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
     "film", "_film",  # a video
     "_of_moments",  # points in time
-    "fragment", "USUAL_FRAGMENT",  # `Cluster.fragment`, a public name
 }  # fmt: skip
 
 

@@ -24,17 +24,9 @@ src/understudy/envs/make.py _max_episode_steps
 src/understudy/training/device_loop.py _sharding _start
 src/understudy/training/loop.py _start
 tests/algorithms/test_ddqn.py _policy
-tests/distributed/cluster_cases.py _pool
-tests/distributed/test_gradient_workers.py _draw _hand_out _most_stale _pool _ray
-tests/distributed/test_loop.py _arrived _learn _policy _ray
 tests/distributed/test_nodes.py _private
-tests/distributed/test_replay_shards.py _workers
 tests/envs/test_native.py _elapsed_steps
-tests/faults/test_cluster.py _arrived _give_orders _pool _take_in _workers
 tests/faults/test_environment_contract.py _kept
-tests/reports/test_few_seeds.py _curves _returns
-tests/sweep/test_ray_tune.py _reason
-tests/sweep/test_vectorized.py _schedules
 tests/training/sharding_cases.py _general _moved _plan _world
 tests/training/test_device_loop.py _steady _world
 tests/training/test_hyper_schedules.py _cache_size _general _steady

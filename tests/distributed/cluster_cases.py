@@ -12,7 +12,7 @@ import pytest
 
 import understudy as us
 
-FRAGMENT, LEARNING_FROM = 10, 20  # steps
+CHUNK_STEPS, LEARNING_FROM = 10, 20  # steps
 SMALL = dict(hidden_sizes=(8,), batch_size=8, buffer_size=4_000, start_steps=10,
              min_buffer_size=LEARNING_FROM)  # fmt: skip
 RUN = us.RunConfig(log_every=50, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
@@ -47,7 +47,9 @@ def sac(
 ):
     """An agent with a cluster."""
     config = us.SACConfig(**(SMALL | (config or {})))
-    cluster = dict(collectors=collectors, fragment=FRAGMENT, cpus_each=0.5) | cluster
+    cluster = (
+        dict(collectors=collectors, collector_chunk_steps=CHUNK_STEPS, cpus_each=0.5) | cluster
+    )
     return us.SAC(env, config, seed=seed, num_envs=num_envs, num_seeds=num_seeds,
                   cluster=us.Cluster(**cluster))  # fmt: skip
 
@@ -56,12 +58,12 @@ def train(agent, steps, *callbacks, run=RUN, **others):
     return agent.train(steps, run=run, callbacks=callbacks, progress=False, **others)
 
 
-def pool_of(agent):
-    return agent.trainer._pool()
+def supervisor_of(agent):
+    return agent.trainer.collectors.supervisor
 
 
 def processes_of(agent):
-    return pool_of(agent).ask("process")
+    return supervisor_of(agent).call_all("pid")
 
 
 def kill(*processes):
@@ -111,9 +113,9 @@ def assert_counted_once(agent, steps):
 
 def everyone_is_back(agent):
     """Train on, so much at a time that everyone is asked, until all collectors deliver."""
-    pool = pool_of(agent)
-    while pool.alive < len(pool.slots):
-        train(agent, 4 * FRAGMENT)
+    supervisor = supervisor_of(agent)
+    while supervisor.started < len(supervisor.slots):
+        train(agent, 4 * CHUNK_STEPS)
 
 
 def wait_for_death(ray, actor):

@@ -11,7 +11,7 @@ import pytest
 
 import understudy as us
 from tests.distributed.swinging import Swing, angle
-from understudy.distributed import episode_runner
+from understudy.distributed import episode_runner, supervisor
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import EpisodeSeeds
@@ -109,7 +109,7 @@ def test_a_silent_collector_is_replaced(alone, tmp_path, monkeypatch):
             leaps.append(PATIENCE)
         return time.monotonic() + sum(leaps)
 
-    monkeypatch.setattr(episode_runner, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
     troubled = make(partial(Swing, tmp_path, trouble_at(0, 2, "sleep")), two())
     troubled.illuminate(3 * SIZE, **QUIET)
     assert held(troubled) == held(alone)
@@ -129,7 +129,7 @@ def test_collectors_that_cannot_be_had(alone):
 
 @pytest.mark.slow
 def test_an_environment_that_kills_every_process_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(episode_runner, "MOST_ATTEMPTS", 1)
+    monkeypatch.setattr(episode_runner, "MAX_ATTEMPTS", 1)
     troubled = make(partial(Swing, tmp_path, trouble_at(0, 0, "die")), two())
     with pytest.raises(UnderstudyError, match=r"collector 0 was lost 1 times .* rows 0 to 2"):
         troubled.illuminate(SIZE, **QUIET)
@@ -163,7 +163,7 @@ def test_what_cannot_be_played_on_a_cluster_is_refused(env, cluster, others, pro
 def test_what_cannot_travel_is_refused(tmp_path):
     with open(tmp_path / "open", "w") as file:
         found = make(lambda: Swing(file), Cluster(2))
-        with pytest.raises(ConfigError, match="cannot travel to another process"):
+        with pytest.raises(ConfigError, match="cannot be copied to another process"):
             found.illuminate(SIZE, **QUIET)
 
 

@@ -23,9 +23,9 @@ from tests.distributed.shared_updates import (
     make_setup,
 )
 from understudy.algorithms.sac import SAC
-from understudy.distributed import worker_pool as pool
+from understudy.distributed import supervisor
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import GradientWorkers, check
+from understudy.distributed.gradient_workers import BatchWorkers, check
 from understudy.types import ConfigError, UnderstudyError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
@@ -49,8 +49,8 @@ def given(name):
 
 @pytest.fixture(scope="module")
 def of_ddqn(ray):
-    workers = GradientWorkers(case("ddqn")[0], Cluster(**TWO))
-    while workers.facts()["gradient_workers"] < 2:  # until both have started
+    workers = BatchWorkers(case("ddqn")[0], Cluster(**TWO))
+    while workers.metrics()["gradient_workers"] < 2:  # until both have started
         workers.learn(*given("ddqn"), 0, 1)
     yield workers
     workers.close()
@@ -64,12 +64,12 @@ def assert_as_one_process(name, learner, experience):
 
 
 def test_a_hundred_updates_are_those_of_one_process(ray):
-    workers = GradientWorkers(case("sac")[0], Cluster(**TWO))
+    workers = BatchWorkers(case("sac")[0], Cluster(**TWO))
     learner, experience = workers.learn(*given("sac"), 0, 60)
     learner, experience = workers.learn(learner, experience, 60, UPDATES - 60)
     assert_as_one_process("sac", learner, experience)
-    assert workers.facts() == {"gradient_workers": 2.0, "gradient_workers_replaced": 0.0}
-    actors = [worker.actor for worker in workers._pool.workers]
+    assert workers.metrics() == {"gradient_workers": 2.0, "gradient_workers_replaced": 0.0}
+    actors = [slot.actor for slot in workers.supervisor.slots]
     workers.close()
     for actor in actors:
         wait_for_death(ray, actor)
@@ -83,23 +83,25 @@ def test_priorities_are_those_of_one_process(of_ddqn):
 
 @pytest.mark.fault(39, "a gradient worker that is killed is replaced, and its share done again")
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
-    of_ddqn.facts()
-    ask, victim = of_ddqn._pool.ask, of_ddqn._pool.workers[0].pid
+    of_ddqn.metrics()
+    supervisor = of_ddqn.supervisor
+    call, [victim, _], calls = supervisor.call, supervisor.call_all("pid"), []
 
-    def ask_and_kill(task):
-        number = ask(task)
-        if number % UPDATES == 0 and of_ddqn._pool.workers[0].pid == victim:
-            of_ddqn._pool._hand_out()
+    def call_and_kill(slot, method, *arguments, note=None):
+        reference = call(slot, method, *arguments, note=note)
+        calls.append(slot.index)
+        if calls.count(0) == UPDATES // 2 and slot.index == 0:
             os.kill(victim, signal.SIGKILL)
-        return number
+        return reference
 
-    monkeypatch.setattr(of_ddqn._pool, "ask", ask_and_kill)
+    monkeypatch.setattr(supervisor, "call", call_and_kill)
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, UPDATES)
     assert_as_one_process("ddqn", learner, experience)
-    assert of_ddqn.facts()["gradient_workers_replaced"] == 1
-    while of_ddqn.facts()["gradient_workers"] < 2:  # the other one did its share meanwhile
+    assert of_ddqn.metrics()["gradient_workers_replaced"] == 1
+    while of_ddqn.metrics()["gradient_workers"] < 2:  # the other one did its share meanwhile
         learner, experience = of_ddqn.learn(learner, experience, UPDATES, 1)
-    assert of_ddqn._pool.workers[0].pid != victim
+    monkeypatch.undo()
+    assert victim not in supervisor.call_all("pid")
 
 
 @pytest.mark.slow
@@ -108,18 +110,19 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
 )
 def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, 10)
-    crew_, hand_out = of_ddqn._pool, of_ddqn._pool._hand_out
-    sleeper = crew_.workers[0].pid
+    supervisor = of_ddqn.supervisor
+    call, slot, [sleeper, _] = supervisor.call, supervisor.slots[0], supervisor.call_all("pid")
+    actor = slot.actor
 
-    def hand_out_long_ago():
+    def call_long_ago(slot, method, *arguments, note=None):
         """As if patience with the sleeper had passed, and with no other worker."""
-        hand_out()
-        for worker in crew_.workers:
-            if worker.pid == sleeper:
-                worker.since = -math.inf
+        reference = call(slot, method, *arguments, note=note)
+        if slot.actor is actor:
+            slot.since = -math.inf
+        return reference
 
-    monkeypatch.setattr(crew_, "_hand_out", hand_out_long_ago)
-    monkeypatch.setattr(crew_._ray, "kill", lambda actor: None)  # it cannot be reached
+    monkeypatch.setattr(supervisor, "call", call_long_ago)
+    monkeypatch.setattr(supervisor.ray, "kill", lambda actor: None)  # it cannot be reached
     os.kill(sleeper, signal.SIGSTOP)
     try:
         learner, experience = of_ddqn.learn(learner, experience, 10, 20)
@@ -127,7 +130,7 @@ def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
         os.kill(sleeper, signal.SIGCONT)
     learner, experience = of_ddqn.learn(learner, experience, 30, UPDATES - 30)
     assert_as_one_process("ddqn", learner, experience)
-    assert of_ddqn.facts()["gradient_workers_replaced"] == 1
+    assert of_ddqn.metrics()["gradient_workers_replaced"] == 1
     kill(sleeper)
 
 
@@ -158,19 +161,20 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
         raise ray.exceptions.ObjectStoreFullError("full")
 
     monkeypatch.setattr(ray, "put", full)
-    monkeypatch.setattr(pool, "PAUSE", 0.0)
-    with pytest.raises(UnderstudyError, match=r"object store lost or refused .* 5 times"):
+    monkeypatch.setattr(supervisor, "STORE_PAUSE", 0.0)
+    with pytest.raises(UnderstudyError, match=r"object store refused .* 5 times"):
         of_ddqn.learn(learner, experience, UPDATES, 1)
 
 
 @pytest.mark.fault(44, "a gradient of a State that is too old is dropped and counted")
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     setup = case("ddqn")[0]
-    workers = GradientWorkers(setup, Cluster(**TWO, gradient_mode="async"))
-    monkeypatch.setattr(workers._pool, "next", _in_order(workers._pool.next))
+    workers = BatchWorkers(setup, Cluster(**TWO, gradient_mode="async"))
+    answers = workers.supervisor.answers
+    monkeypatch.setattr(workers.supervisor, "answers", _in_order(answers))
     before, ring = given("ddqn")
     learner, experience = workers.learn(before, ring, 0, 20)
-    facts = workers.facts()
+    facts = workers.metrics()
     # Two are under way at any time: each but the first finds one update made since it began.
     assert facts["gradient_staleness"] == 19 / 20 and facts["gradient_staleness_max"] == 1
     assert facts["gradients_dropped"] == 0
@@ -182,26 +186,28 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     )
     assert not any(np.array_equal(old, new) for old, new in moved)
     assert not np.array_equal(learner.state.key, before.state.key)
-    assert workers.facts()["gradient_staleness"] == 1
-    workers._most_stale = -1  # however fresh
-    monkeypatch.setattr(workers, "_draw", _stop_after(workers._draw, 4))
+    assert workers.metrics()["gradient_staleness"] == 1
+    workers.max_staleness = -1  # however fresh
+    monkeypatch.setattr(workers, "sample", _stop_after(workers.sample, 4))
     with pytest.raises(StopIteration):
         workers.learn(learner, experience, 25, 1)
-    dropped = workers.facts()
+    dropped = workers.metrics()
     assert dropped["gradients_dropped"] == 4 and "gradient_staleness" not in dropped
     workers.close()
 
 
-def _in_order(answer):
+def _in_order(answers):
     """Answers in the order of their tasks, however long a worker takes."""
     arrived, numbers = {}, itertools.count(1)
+    wanted = next(numbers)
 
     def in_order():
-        wanted = next(numbers)
-        while wanted not in arrived:
-            number, gradient = answer()
-            arrived[number] = gradient
-        return wanted, arrived.pop(wanted)
+        nonlocal wanted
+        for answer in answers():
+            arrived[answer.note] = answer
+        while wanted in arrived:
+            wanted, answer = next(numbers), arrived.pop(wanted)
+            yield answer
 
     return in_order
 
@@ -221,7 +227,7 @@ def test_rollouts_and_their_minibatches(ray):
     setup = make_setup("a2c", members=2, horizon=4, minibatches=2)
     learner, experience = make_learner(setup), make_experience(setup, steps=4)
     want, _ = in_one_process(setup, learner, experience, 6, 2)
-    workers = GradientWorkers(setup, Cluster(**TWO))
+    workers = BatchWorkers(setup, Cluster(**TWO))
     got, _ = workers.learn(learner, experience, 6, 2)
     workers.close()
     close(got.state, want.state)
@@ -257,18 +263,19 @@ def _known_to_workers():
 def test_a_workers_own_error_is_told_as_it_is(ray, addon, error, words):
     setup, learner, experience, _ = case("sac")
     broken = SAC(setup.algorithm.config, loss_addons=(addon,))
-    workers = GradientWorkers(setup, Cluster(**TWO))
-    workers.close()
-    workers._pool = pool.WorkerPool(ray, replace(setup, algorithm=broken), Cluster(**TWO))
+    workers = BatchWorkers(replace(setup, algorithm=broken), Cluster(**TWO))
     with pytest.raises(error, match=words):
         workers.learn(learner, experience, 0, 1)
     workers.close()
 
 
-def test_no_worker_at_all_is_an_error_in_time(ray):
+def test_no_worker_at_all_is_an_error_in_time(ray, monkeypatch):
+    monkeypatch.setattr(supervisor, "SECONDS_TO_START", 1.0)
     setup, learner, experience, _ = case("sac")
-    workers = GradientWorkers(setup, Cluster(gradient_workers=2, cpus_each=16.0, patience=1.0))
-    with pytest.raises(UnderstudyError, match=r"no gradient worker has answered for 2 s .*cores"):
+    workers = BatchWorkers(setup, Cluster(gradient_workers=2, cpus_each=16.0, patience=1.0))
+    with pytest.raises(
+        UnderstudyError, match=r"no gradient worker has answered for [12] s .*cores"
+    ):
         workers.learn(learner, experience, 0, 1)
     workers.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 import understudy as us
 from tests.distributed.cluster_cases import (
-    FRAGMENT,
+    CHUNK_STEPS,
     LEARNING_FROM,
     RUN,
     SMALL,
@@ -23,7 +23,7 @@ from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
-ODD = 205  # steps: no whole number of fragments
+ODD = 205  # steps: no whole number of chunks
 A2C = dict(hidden_sizes=(8,), horizon=5, normalize_observations=True)
 
 
@@ -110,10 +110,10 @@ def test_what_is_in_flight_when_a_run_is_stopped_is_not_lost(tmp_path):
     train(agent, 300, lambda facts: facts["time/total_steps"] >= 100)
     assert 100 <= agent.steps < 300
     agent.save(tmp_path / "kept")
-    arrived = len(agent.trainer._arrived)
+    arrived = len(agent.trainer.arrived)
     agent.close()
     resumed = us.load(tmp_path / "kept")
-    assert len(resumed.trainer._arrived) == arrived > 0
+    assert len(resumed.trainer.arrived) == arrived > 0
     train(resumed, 300 - resumed.steps)
     assert_counted_once(resumed, 300)
     resumed.close()
@@ -166,9 +166,9 @@ def test_gradients_elsewhere_are_those_of_here():
 
 def policies_acted_by(agent, monkeypatch):
     """The leaves of every policy that was put where collectors can read it."""
-    trainer, sent = agent.trainer, []
-    put = trainer._ray.put
-    monkeypatch.setattr(trainer._ray, "put", lambda value: sent.append(value) or put(value))
+    collectors, sent = agent.trainer.collectors, []
+    put = collectors.put
+    monkeypatch.setattr(collectors, "put", lambda value: sent.append(value) or put(value))
     return sent
 
 
@@ -179,9 +179,9 @@ def test_the_normalizer_and_the_networks_reach_the_collectors(monkeypatch):
     train(agent, 60)
     trainer = agent.trainer
     last = jax.tree.leaves(jax.device_get(trainer.policy()))
-    assert len(sent) == 60 // FRAGMENT
-    assert all(np.array_equal(leaf, now) for leaf, now in zip(
-        trainer._ray.get(trainer._policy()), last, strict=True))  # fmt: skip
+    assert len(sent) == 60 // CHUNK_STEPS
+    published = trainer.collectors.supervisor.ray.get(trainer.newest_policy())
+    assert all(map(np.array_equal, published, last))
     moved = [not np.array_equal(old, new) for old, new in zip(sent[0], sent[-1], strict=True)]
     assert all(moved)
     agent.close()
@@ -203,7 +203,11 @@ def test_epsilon_reaches_the_collectors():
     def acted(epsilon, steps):
         epsilons = dict(initial_epsilon=1.0, final_epsilon=epsilon, epsilon_decay_steps=1)
         config = us.DDQNConfig(**settings, **epsilons)
-        agent = us.DDQN("CartPole-v1", config, cluster=Cluster(1, fragment=FRAGMENT, cpus_each=0.5))
+        agent = us.DDQN(
+            "CartPole-v1",
+            config,
+            cluster=Cluster(1, collector_chunk_steps=CHUNK_STEPS, cpus_each=0.5),
+        )
         train(agent, steps)
         share = share_of_greedy(agent)
         agent.close()
@@ -217,14 +221,16 @@ def test_memory_travels_with_the_steps():
     """What was remembered before a step is stored with it, and is nothing where episodes begin."""
     config = us.SACConfig(**(SMALL | dict(batch_size=16)), memory="gru", memory_size=4,
                           share_encoder=True, burn_in=2, sequence_length=4)  # fmt: skip
-    agent = us.SAC("Pendulum-v1", config, cluster=Cluster(2, fragment=FRAGMENT, cpus_each=0.5))
+    agent = us.SAC(
+        "Pendulum-v1", config, cluster=Cluster(2, collector_chunk_steps=CHUNK_STEPS, cpus_each=0.5)
+    )
     trainer, brought = agent.trainer, []
-    learn = trainer._learn
-    trainer._learn = lambda deliveries: (brought.extend(deliveries), learn(deliveries))
+    learn = trainer.learn_from
+    trainer.learn_from = lambda deliveries: (brought.extend(deliveries), learn(deliveries))
     train(agent, 120)
     assert agent.steps == sum(delivery.order.iterations for delivery in brought) == 120
     for place in (0, 1):
-        mine = np.concatenate([each.rows for each in brought if each.place == place], axis=1)
+        mine = np.concatenate([each.rows for each in brought if each.slot == place], axis=1)
         memory = mine["recurrent_state"].reshape(-1, 4)
         assert not memory[0].any()
         assert np.abs(memory[1:]).max(axis=1).all()  # the first episode is longer than this
@@ -233,15 +239,17 @@ def test_memory_travels_with_the_steps():
 
 
 def test_a_delivery_that_does_not_fit_replay_is_refused():
-    with pytest.raises(ConfigError, match=r"20 steps does not fit replay.*lower fragment"):
-        train(sac(fragment=20, config=dict(buffer_size=32)), 10)
+    with pytest.raises(
+        ConfigError, match=r"20 steps does not fit replay.*lower collector_chunk_steps"
+    ):
+        train(sac(collector_chunk_steps=20, config=dict(buffer_size=32)), 10)
 
 
 def test_what_does_not_fit_or_travel_is_refused():
     with pytest.raises(ConfigError, match=r"need 40 cores, the cluster has 4: ask for fewer"):
         train(sac(cpus_each=20.0), 10)
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match="cannot be sent to collectors"):
+    with pytest.raises(ConfigError, match="cannot be sent to a collector"):
         train(sac(lambda: lock and gymnasium.make("Pendulum-v1")), 10)
     with pytest.raises(ConfigError, match="native ones are stepped on the device"):
         sac("jax:Pendulum-v1")

@@ -52,7 +52,7 @@ def test_a_node_is_removed_in_mid_run(nodes):
     cases.assert_counted_once(agent, begun + STEPS)
     assert len(before[0]) == 2  # they had been spread
     cases.everyone_is_back(agent)
-    assert cases.pool_of(agent).replaced == 1
+    assert cases.supervisor_of(agent).replaced == 1
     assert other.node_id not in where()
     cases.assert_counted_once(agent, agent.steps)
     agent.close()

@@ -12,11 +12,11 @@ import pytest
 
 import understudy as us
 from tests.distributed.cluster_cases import wait_for_death
-from tests.distributed.shared_updates import LANES, close, make_learner, make_setting
+from tests.distributed.shared_updates import LANES, close, make_learner, make_setup
 from understudy.algorithms.base import Aux
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check
-from understudy.distributed.replay_shards import ShardedWorkers, _add, part_kept
+from understudy.distributed.replay_shards import ShardWorkers, add_rows, shard_buffer
 from understudy.errors import CheckpointError, ClusterError
 from understudy.training.step_packing import as_bytes, rows_of, step_rows
 from understudy.training.transport import Rows
@@ -34,7 +34,7 @@ CONFIG = us.SACConfig(
 RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkpoint_every=0)
 
 
-SETTING = make_setting("ddqn", members=MEMBERS, target_update_interval=5)
+SETTING = make_setup("ddqn", members=MEMBERS, target_update_interval=5)
 ROWS = step_rows(SETTING.algorithm, SETTING.spec)
 
 
@@ -62,9 +62,9 @@ class InOneProcess:
 
     def __init__(self, member, learner):
         self.learner, self._member = jax.tree.map(lambda x: x[member], learner), member
-        self._buffer = part_kept(SETTING, CLUSTER, 0)
+        self._buffer = shard_buffer(SETTING, CLUSTER, 0)
         self._parts = [self._buffer.init() for _ in range(2)]
-        self._add = jax.jit(partial(_add, self._buffer, ROWS))
+        self._add = jax.jit(partial(add_rows, self._buffer, ROWS))
         self._one = jax.jit(self._update, static_argnums=(2, 3))
 
     def add(self, place, chunk):
@@ -93,7 +93,7 @@ class InOneProcess:
 
 
 def test_updates_are_those_of_one_process_that_draws_the_same_rows():
-    workers, learner = ShardedWorkers(SETTING, CLUSTER), make_learner(SETTING)
+    workers, learner = ShardWorkers(SETTING, CLUSTER), make_learner(SETTING)
     singles = [InOneProcess(member, learner) for member in range(MEMBERS)]
     index = 0
     for number, (collector, updates) in enumerate([(0, 2), (1, 6), (0, 4)]):
@@ -107,7 +107,7 @@ def test_updates_are_those_of_one_process_that_draws_the_same_rows():
     for member, single in enumerate(singles):
         close(jax.tree.map(lambda x, m=member: x[m], learner.state), single.learner.state)
     assert list(learner.state.updates) == [index] * MEMBERS
-    facts = workers.facts()
+    facts = workers.metrics()
     assert facts["gradient_workers"] == 2
     assert facts["gradient_shares_missed"] == 2  # before anything was brought to the other
     workers.close()
@@ -116,23 +116,23 @@ def test_updates_are_those_of_one_process_that_draws_the_same_rows():
 @pytest.mark.slow
 def test_on_arrival_everyone_draws_for_itself_who_keeps_something():
     cluster = replace(CLUSTER, gradient_mode="async", max_staleness=40)
-    workers, learner = ShardedWorkers(SETTING, cluster), make_learner(SETTING)
-    with pytest.raises(ClusterError, match="none of 2 gradient workers keeps a step"):
+    workers, learner = ShardWorkers(SETTING, cluster), make_learner(SETTING)
+    with pytest.raises(ClusterError, match="none of 2 gradient workers stores a step"):
         workers.learn(learner, None, 0, 1)
     workers.add(1, make_chunk(0))
     learner, _ = workers.learn(learner, None, 0, 5)
-    assert workers.facts()["gradient_staleness_max"] == 0  # there is one who can
+    assert workers.metrics()["gradient_staleness_max"] == 0  # there is one who can
     workers.add(0, make_chunk(1))
     updates, stale = 5, 0
     while not stale:  # until the other one takes part
         learner, _ = workers.learn(learner, None, updates, 1)
-        updates, stale = updates + 1, workers.facts()["gradient_staleness_max"]
+        updates, stale = updates + 1, workers.metrics()["gradient_staleness_max"]
     assert list(learner.state.updates) == [updates] * MEMBERS
     workers.close()
 
 
 def make_agent(**cluster):
-    cluster = Cluster(**(SHARDED | dict(fragment=10) | cluster))
+    cluster = Cluster(**(SHARDED | dict(collector_chunk_steps=10) | cluster))
     return us.SAC("Pendulum-v1", CONFIG, seed=0, num_envs=1, cluster=cluster)
 
 
@@ -141,7 +141,7 @@ def train(agent, steps, *callbacks):
 
 
 def workers_of(agent):
-    return agent.trainer._workers
+    return agent.trainer.workers
 
 
 def rings_of(agent):
@@ -189,12 +189,12 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
 def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, victims):
     # In rounds: both collectors deliver before and after the blow.
     agent, struck = make_agent(mode="sync", gradient_mode=gradient_mode), {}
-    workers = workers_of(agent).workers
+    slots = workers_of(agent).supervisor.slots
 
     def strike(facts):
         if not struck and facts["time/total_steps"] >= 60:
             for place in victims:
-                struck[place] = workers[place].actor
+                struck[place] = slots[place].actor
                 os.kill(ray.get(struck[place].pid.remote()), signal.SIGKILL)
                 wait_for_death(ray, struck[place])
 
@@ -202,17 +202,17 @@ def test_killed_workers_are_replaced_and_counts_stay_exact(ray, gradient_mode, v
     position = agent.trainer.position
     assert agent.steps == STEPS and position.updates == STEPS - LEARNING_FROM
     for place in victims:
-        assert workers[place].actor is not struck[place]
-        assert ray.get(workers[place].actor.pid.remote()) > 0
+        assert slots[place].actor is not struck[place]
+        assert ray.get(slots[place].actor.pid.remote()) > 0
     stored = stored_by(agent)
     assert min(stored) > 0 and sum(stored) <= STEPS - 20
     agent.close()
 
 
 @pytest.mark.slow
-@pytest.mark.fault(43, "a fragment or a State that Ray loses is sent again")
+@pytest.mark.fault(43, "a chunk or a State that Ray loses is sent again")
 def test_lost_objects_are_sent_again(ray, monkeypatch):
-    workers, learner = ShardedWorkers(SETTING, CLUSTER), make_learner(SETTING)
+    workers, learner = ShardWorkers(SETTING, CLUSTER), make_learner(SETTING)
     get, gets = ray.get, []
 
     def losing(reference):
@@ -233,7 +233,7 @@ def test_lost_objects_are_sent_again(ray, monkeypatch):
         raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
 
     monkeypatch.setattr(ray, "get", lose)
-    with pytest.raises(ClusterError, match=r"worker 0 has failed 5 times in a row: .* answer lost"):
+    with pytest.raises(ClusterError, match=r"worker 0 failed 5 times in a row, .* answer lost"):
         workers.learn(learner, None, 10, 1)
     workers.close()
 
@@ -244,8 +244,8 @@ def test_what_cannot_be_sharded_is_refused_before_anything_starts():
     with pytest.raises(ConfigError, match="needs replay, which A2C has none of"):
         us.A2C("CartPole-v1", cluster=CLUSTER).train(1, progress=False)
     with pytest.raises(ConfigError, match="cannot be prioritized"):
-        check(make_setting("ddqn", prioritized=True), CLUSTER)
+        check(make_setup("ddqn", prioritized=True), CLUSTER)
     with pytest.raises(ConfigError, match=r"memory of the gradient workers: .* got 'disk'"):
-        check(make_setting("sac", replay_storage="disk"), CLUSTER)
+        check(make_setup("sac", replay_storage="disk"), CLUSTER)
     with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5"):
-        check(make_setting("sac"), replace(CLUSTER, gradient_workers=5, collectors=5))
+        check(make_setup("sac"), replace(CLUSTER, gradient_workers=5, collectors=5))

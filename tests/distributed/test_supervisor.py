@@ -1,4 +1,4 @@
-"""The supervisor without Ray: who is heard, who is replaced, and when it gives up."""
+"""The supervisor without Ray: which answers count, who is replaced, and when it gives up."""
 
 from types import SimpleNamespace
 
@@ -8,26 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.distributed import supervisor as supervising
-from understudy.distributed.collectors import Delivery
-from understudy.distributed.supervisor import Supervisor
+from understudy.distributed.collectors import Collectors, Delivery
+from understudy.distributed.config import Cluster
 from understudy.errors import ClusterError
 
 PATIENCE = 10.0
-ERRORS = ("RayActorError", "RayTaskError", "ObjectLostError", "ObjectStoreFullError",
-          "RaySystemError", "GetTimeoutError")  # fmt: skip
+ERRORS = ("RayError", "RayActorError", "RayTaskError", "ObjectLostError", "ObjectStoreFullError",
+          "RaySystemError", "OutOfDiskError", "WorkerCrashedError", "OutOfMemoryError")  # fmt: skip
 
 
 class FakeRay:
-    """References are numbers; what they stand for is decided by the test."""
+    """References are numbers; the test decides what they stand for."""
 
     def __init__(self):
         self.exceptions = SimpleNamespace(**{name: type(name, (Exception,), {}) for name in ERRORS})
         self.results, self.killed, self.asked = {}, [], 0
 
+    def put(self, value):
+        return value
+
+    def remote(self, **options):
+        return lambda actor_class: SimpleNamespace(remote=self._start)
+
     def wait(self, references, num_returns, timeout):
         return [one for one in references if one in self.results], None
 
-    def get(self, reference, timeout=None):
+    def get(self, reference):
         result = self.results[reference]
         if isinstance(result, Exception):
             raise result
@@ -39,12 +45,11 @@ class FakeRay:
     def cluster_resources(self):
         return {"CPU": 2.0}
 
-    def hire(self, place, attempt):
-        actor = SimpleNamespace(place=place, attempt=attempt)
-        actor.collect = SimpleNamespace(remote=self._take_an_order)
-        return actor
+    def _start(self, recipe, index, attempt):
+        call = SimpleNamespace(remote=self._call)
+        return SimpleNamespace(index=index, attempt=attempt, collect=call, state_dict=call)
 
-    def _take_an_order(self, policy, order):
+    def _call(self, *arguments):
         self.asked += 1
         return self.asked
 
@@ -57,135 +62,161 @@ def clock(monkeypatch):
     return clock
 
 
-def a_crew(places=2):
+def make_collectors(count=2):
     ray = FakeRay()
-    return ray, Supervisor(ray, ray.hire, [0] * places, PATIENCE)
+    cluster = Cluster(count, patience=PATIENCE)
+    return ray, Collectors(ray, cluster, None, [0] * count)  # type: ignore
 
 
-def ordered(pool, slot):
-    pool.order(slot, None, 0, 1, False)
-    return list(slot.orders)[-1]
+def ordered(collectors, slot):
+    """The reference of a new order, and what answers it."""
+    collectors.order(slot, None, 0, 1, False)
+    reference, order = list(slot.calls.items())[-1]
+    return reference, Delivery(slot.index, slot.attempt, order, np.zeros(1), [], {})
 
 
-def delivery(slot, number, attempt=None):
-    order = supervising.Order(number, 0, 1, False)
-    attempt = slot.attempt if attempt is None else attempt
-    return Delivery(slot.place, attempt, order, np.zeros(1), [], {})
+def replace(collectors, slot, reason="died"):
+    collectors.supervisor.replace(slot, reason)
 
 
 @pytest.mark.fault(42, "doubles, late deliveries and such out of turn are ignored and counted")
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_each_order_of_the_present_attempt_is_taken_once_and_in_turn(said):
-    _, pool = a_crew(1)
-    [slot] = pool.slots
-    pool.replace(slot, "was lost")
-    taken = [
-        (attempt, number)
-        for attempt, number in said
-        if pool.expects(slot, delivery(slot, number, attempt))
-    ]
-    assert taken == [(1, number) for number in range(len(taken))]
-    assert pool.ignored == len(said) - len(taken)
-    following = iter(said)  # and nothing was ignored that was due
-    due = 0
-    for one in following:
-        due += one == (1, due)
-    assert due == len(taken)
+    """Ray says that the answer of one order has arrived, and gives that of another."""
+    ray, collectors = make_collectors(1)
+    [slot] = collectors.slots
+    late = [ordered(collectors, slot) for _ in range(3)]
+    replace(collectors, slot)
+    present = [ordered(collectors, slot) for _ in range(3)]
+    orders, taken = late + present, []
+    for arrived, given_back in said:
+        ray.results[orders[arrived][0]] = orders[given_back][1]
+        taken += [delivery.order.number for delivery in collectors.deliveries()]
+    assert taken == sorted(set(taken)) and set(taken) <= {3, 4, 5}
+    answered = len(present) - len(slot.calls)
+    assert collectors.ignored == answered - len(taken)
 
 
 @pytest.mark.fault(43, "a lost or refused object: the order is free again, the lane is cut")
 @pytest.mark.parametrize("name", ["ObjectLostError", "ObjectStoreFullError", "RaySystemError"])
 @pytest.mark.parametrize("of_the_task", [False, True])
 def test_a_lost_delivery(name, of_the_task):
-    ray, pool = a_crew()
-    slot = pool.slots[0]
-    first, second = ordered(pool, slot), ordered(pool, slot)
+    ray, collectors = make_collectors()
+    slot = collectors.slots[0]
+    (first, _), (second, delivery) = ordered(collectors, slot), ordered(collectors, slot)
     error = getattr(ray.exceptions, name)("gone")
     if of_the_task:
         error, cause = ray.exceptions.RayTaskError(), error
         error.cause = cause
-    ray.results = {first: error, second: delivery(slot, 1)}
-    [taken] = pool.deliveries()
-    assert taken.order.number == 1 and taken.torn
-    assert (pool.lost, pool.replaced, pool.ordered()) == (1, 0, 0)
-    third = ordered(pool, slot)
-    ray.results = {third: delivery(slot, 2)}
-    assert [one.torn for one in pool.deliveries()] == [False]
+    ray.results = {first: error, second: delivery}
+    [taken] = collectors.deliveries()
+    assert taken.order == delivery.order and taken.torn
+    supervisor = collectors.supervisor
+    assert (supervisor.lost, supervisor.replaced, collectors.ordered()) == (1, 0, 0)
+    third, delivery = ordered(collectors, slot)
+    ray.results = {third: delivery}
+    assert [one.torn for one in collectors.deliveries()] == [False]
 
 
-@pytest.mark.fault(39, "whoever takes the place begins anew; what was promised before is not heard")
+def test_a_later_delivery_waits_for_an_earlier_one():
+    ray, collectors = make_collectors()
+    slot = collectors.slots[0]
+    (first, one), (second, two) = ordered(collectors, slot), ordered(collectors, slot)
+    ray.results = {second: two}
+    assert collectors.deliveries() == []
+    ray.results[first] = one
+    assert [taken.order for taken in collectors.deliveries()] == [one.order, two.order]
+
+
+@pytest.mark.fault(
+    39, "the next process in a slot starts anew; calls of the last one are forgotten"
+)
 def test_a_death_frees_its_orders_and_cuts_only_what_follows():
-    ray, pool = a_crew()
-    slot = pool.slots[0]
-    first, second, third = (ordered(pool, slot) for _ in range(3))
-    ray.results = {first: delivery(slot, 0), second: ray.exceptions.RayActorError(),
+    ray, collectors = make_collectors()
+    slot = collectors.slots[0]
+    (first, delivery), (second, _), (third, _) = (ordered(collectors, slot) for _ in range(3))
+    ray.results = {first: delivery, second: ray.exceptions.RayActorError(),
                    third: ray.exceptions.RayActorError()}  # fmt: skip
-    [taken] = pool.deliveries()
+    [taken] = collectors.deliveries()
     assert not taken.torn
-    assert (pool.replaced, pool.ordered(), slot.attempt) == (1, 0, 1)
+    assert (collectors.supervisor.replaced, collectors.ordered(), slot.attempt) == (1, 0, 1)
     assert [actor.attempt for actor in ray.killed] == [0]
-    again = ordered(pool, slot)
-    ray.results[again] = delivery(slot, 0)
-    [taken] = pool.deliveries()
-    assert (taken.attempt, taken.order.number, taken.torn) == (1, 0, True)
+    reference, delivery = ordered(collectors, slot)
+    ray.results[reference] = delivery
+    [taken] = collectors.deliveries()
+    assert (taken.attempt, taken.order, taken.torn) == (1, delivery.order, True)
 
 
-@pytest.mark.fault(40, "one place that kills everyone who takes it: given up")
-def test_fruitless_replacements_end():
-    _, pool = a_crew()
-    slot = pool.slots[0]
-    for _ in range(supervising.MOST_FRUITLESS - 1):
-        pool.replace(slot, "died")
-    ordered(pool, slot)
-    with pytest.raises(ClusterError, match=r"collector 0 was replaced 5 times .* it died$"):
-        pool.replace(slot, "died")
-    assert pool.ordered() == 0 and pool.ask("state_dict") == [None, None]
+@pytest.mark.fault(40, "one slot whose processes all die: given up")
+def test_too_many_failures_in_a_row_end_the_run():
+    _, collectors = make_collectors()
+    slot = collectors.slots[0]
+    for _ in range(supervising.MAX_FAILURES - 1):
+        replace(collectors, slot)
+    ordered(collectors, slot)
+    with pytest.raises(ClusterError, match=r"collector 0 failed 5 times in a row, .* it died;"):
+        replace(collectors, slot)
+    assert collectors.ordered() == 0 and collectors.state_dicts() == [None, None]
 
 
-def test_a_delivery_between_them_makes_them_fruitful():
-    _, pool = a_crew()
-    slot = pool.slots[0]
-    for _ in range(3 * supervising.MOST_FRUITLESS):
-        pool.replace(slot, "died")
-        assert pool.expects(slot, delivery(slot, 0))
+def test_a_process_that_cannot_start_ends_the_run():
+    ray, collectors = make_collectors()
+    reference, _ = ordered(collectors, collectors.slots[0])
+    error = ray.exceptions.RayActorError("a trace\nValueError: no such environment")
+    error.actor_init_failed = True
+    ray.results = {reference: error}
+    with pytest.raises(ClusterError, match="a collector cannot start: ValueError: no such env"):
+        collectors.deliveries()
 
 
-def _both_delivered(ray, pool):
-    for slot in pool.slots:
-        ray.results[ordered(pool, slot)] = delivery(slot, 0)
-    assert len(pool.deliveries()) == pool.alive == 2
+def test_an_answer_between_them_ends_the_row_of_failures():
+    ray, collectors = make_collectors()
+    slot = collectors.slots[0]
+    for _ in range(3 * supervising.MAX_FAILURES):
+        replace(collectors, slot)
+        reference, delivery = ordered(collectors, slot)
+        ray.results[reference] = delivery
+        assert len(collectors.deliveries()) == 1
+
+
+def _both_delivered(ray, collectors):
+    for slot in collectors.slots:
+        reference, delivery = ordered(collectors, slot)
+        ray.results[reference] = delivery
+    assert len(collectors.deliveries()) == collectors.supervisor.started == 2
 
 
 @pytest.mark.fault(42, "one who is silent for too long is replaced")
 def test_silence_is_measured_while_something_is_ordered(clock):
-    ray, pool = a_crew()
-    _both_delivered(ray, pool)
+    ray, collectors = make_collectors()
+    supervisor = collectors.supervisor
+    _both_delivered(ray, collectors)
     clock.now += 100 * PATIENCE  # idle, not silent
-    ordered(pool, pool.slots[0])
-    assert pool.deliveries() == [] and pool.replaced == 0
+    ordered(collectors, collectors.slots[0])
+    assert collectors.deliveries() == [] and supervisor.replaced == 0
     clock.now += PATIENCE + 1
-    pool.rested()  # the learner was busy
-    assert pool.deliveries() == [] and pool.replaced == 0
+    supervisor.reset_timeouts()  # the learner was busy
+    assert collectors.deliveries() == [] and supervisor.replaced == 0
     clock.now += PATIENCE + 1
-    assert pool.deliveries() == [] and pool.replaced == 1
-    assert [slot.attempt for slot in pool.slots] == [1, 0]
+    assert collectors.deliveries() == [] and supervisor.replaced == 1
+    assert [slot.attempt for slot in collectors.slots] == [1, 0]
 
 
 @pytest.mark.fault(40, "everyone is silent: given up")
 def test_everyone_is_silent(clock):
-    ray, pool = a_crew()
-    _both_delivered(ray, pool)
-    for slot in pool.slots:
-        ordered(pool, slot)
+    ray, collectors = make_collectors()
+    _both_delivered(ray, collectors)
+    for slot in collectors.slots:
+        ordered(collectors, slot)
     clock.now += PATIENCE + 1
-    with pytest.raises(ClusterError, match=r"delivered anything for 11 s \(2 were asked for, 0"):
-        pool.deliveries()
-    assert pool.ordered() == 0
+    with pytest.raises(ClusterError, match=r"has answered for 11 s \(2 were asked for, 0 were"):
+        collectors.deliveries()
+    assert collectors.ordered() == 0
 
 
-def test_who_has_not_begun_yet_is_given_time(clock):
-    _, pool = a_crew()
-    for slot in pool.slots:
-        ordered(pool, slot)
+def test_a_process_that_has_not_started_yet_has_more_time(clock):
+    _, collectors = make_collectors()
+    for slot in collectors.slots:
+        ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START - 1
-    assert pool.deliveries() == [] and pool.replaced == 0
+    assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0

@@ -44,12 +44,12 @@ def agent(ray):
 
 def struck(agent, strike):
     """Train, with a blow in the middle; gives how many were replaced meanwhile."""
-    steps, replaced = agent.steps, cases.pool_of(agent).replaced
+    steps, replaced = agent.steps, cases.supervisor_of(agent).replaced
     cases.train(agent, STEPS, cases.once_at(steps + STEPS // 2, strike))
     cases.assert_counted_once(agent, steps + STEPS)
     cases.everyone_is_back(agent)
     cases.assert_counted_once(agent, agent.steps)
-    return cases.pool_of(agent).replaced - replaced
+    return cases.supervisor_of(agent).replaced - replaced
 
 
 @pytest.mark.fault(39, "a killed collector is replaced; each transition counts once")
@@ -66,18 +66,17 @@ def test_a_killed_collector_is_replaced(agent):
 
 @pytest.mark.fault(39, "what it had delivered is kept, and does not run on into what comes next")
 def test_a_death_between_two_deliveries_cuts_the_lane(agent, ray):
-    trainer, pool = agent.trainer, cases.pool_of(agent)
+    trainer, collectors = agent.trainer, agent.trainer.collectors
 
     def strike():
         """When one order of its two has been carried out, and nobody has looked yet."""
-        slot = pool.slots[0]
+        slot = collectors.slots[0]
         process = cases.processes_of(agent)[0]
-        trainer._take_in(pool, pool.deliveries())
-        trainer._arrived.clear()  # all of them begin anew
-        for each in pool.slots:
-            each.torn = True
-        trainer._give_orders(pool)
-        first, second = slot.orders
+        trainer.take_in(collectors.deliveries())
+        trainer.arrived.clear()  # all of them begin anew
+        collectors.torn |= {0, 1}
+        trainer.give_orders()
+        first, second = slot.calls
         ray.wait([first])
         cases.kill(process)
         with pytest.raises(ray.exceptions.RayActorError):
@@ -94,17 +93,17 @@ def test_all_collectors_are_killed_at_once(agent):
 
 @pytest.mark.fault(43, "an object that was lost: other steps are taken instead")
 def test_a_delivery_is_lost(agent, ray, monkeypatch):
-    get, lost, pool = ray.get, [], cases.pool_of(agent)
+    get, lost, supervisor = ray.get, [], cases.supervisor_of(agent)
 
     def losing(reference, **others):
-        if not lost and reference in pool.slots[0].orders:
+        if not lost and reference in supervisor.slots[0].calls:
             lost.append(reference)
             raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
         return get(reference, **others)
 
-    before = pool.lost
+    before = supervisor.lost
     assert struck(agent, lambda: monkeypatch.setattr(ray, "get", losing)) == 0
-    assert pool.lost == before + 1
+    assert supervisor.lost == before + 1
 
 
 @pytest.mark.slow
@@ -119,7 +118,7 @@ def test_a_collector_that_was_away_and_comes_back(ray, monkeypatch):
 
     monkeypatch.setattr(ray, "kill", lambda actor: None)  # it cannot be reached
     cases.train(agent, 100, cases.once_at(50, strike))
-    while not cases.pool_of(agent).replaced:
+    while not cases.supervisor_of(agent).replaced:
         cases.train(agent, 50)
     os.kill(sleepers[0], signal.SIGCONT)
     cases.train(agent, 100)
@@ -142,24 +141,24 @@ def test_a_killed_collector_does_not_stop_the_round(ray):
 @pytest.mark.fault(39, "a gradient worker killed in mid-run: its share is done again")
 def test_a_killed_gradient_worker_costs_no_update(ray):
     agent = cases.sac(collectors=1, gradient_workers=2)
-    workers = agent.trainer._workers
+    supervisor = agent.trainer.workers.supervisor
 
     def strike():
-        assert workers._pool.alive == 2
-        cases.kill(workers._pool.workers[0].pid)
+        assert supervisor.started == 2
+        cases.kill(supervisor.call_all("pid")[0])
 
     cases.train(agent, 100, cases.once_at(50, strike))
     cases.assert_counted_once(agent, 100)
-    assert workers._pool.replaced == 1
+    assert supervisor.replaced == 1
     agent.close()
 
 
 @pytest.mark.slow
 @pytest.mark.fault(40, "collectors that cannot live: a checkpoint, and a clear error")
 def test_collectors_that_cannot_live(ray, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MOST_FRUITLESS", 2)
+    monkeypatch.setattr(supervisor, "MAX_FAILURES", 2)
     agent = cases.sac(cases.DeadlyElsewhere(), collectors=1)
-    with pytest.raises(ClusterError, match=r"replaced 2 times .*checkpoint is .*") as caught:
+    with pytest.raises(ClusterError, match=r"failed 2 times in a row.*checkpoint is .*") as caught:
         cases.train(agent, STEPS, run_dir=tmp_path)
     assert str(tmp_path) in str(caught.value)
     agent.close()
@@ -177,7 +176,7 @@ def test_collectors_that_all_fall_silent(ray, tmp_path):
         for process in sleepers:
             os.kill(process, signal.SIGSTOP)
 
-    with pytest.raises(ClusterError, match=r"no collector has delivered .* has 4 cores.*checkpo"):
+    with pytest.raises(ClusterError, match=r"no collector has answered .* has 4 cores.*checkpo"):
         cases.train(agent, STEPS, cases.once_at(100, strike), run_dir=tmp_path)
     agent.close()
     cases.kill(*sleepers)

@@ -1,18 +1,28 @@
-"""A collector in a process of its own: what it is sent, what it does, what it gives back.
+"""Collectors in processes of their own: orders, deliveries, and what a process runs.
 
-The process holds the same `Collector` that the host loop holds; only a policy and an order reach
-it, and only chunks leave it.
+A process holds the same `Collector` as the host loop. Only a policy and an order are sent to it,
+and only chunks come back.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from understudy.distributed.config import Cluster
+from understudy.distributed.supervisor import Slot, Supervisor, read_recipe
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
+from understudy.envs.seeds import EpisodeSeeds
+from understudy.state_dict import StateDict
+from understudy.training.collector import Collector
+from understudy.training.compilation import set_up_compilation
 from understudy.training.setup import TrainingSetup
 
 Episodes = list[tuple[np.ndarray, np.ndarray]]
@@ -29,9 +39,9 @@ class Recipe:
 
 
 class Order(NamedTuple):
-    """Some steps to take."""
+    """Steps to take by one policy."""
 
-    number: int  # of the orders that this collector was given
+    number: int  # of this order among all of the run's process
     version: int  # of the policy that came with it
     iterations: int
     random: bool
@@ -40,60 +50,103 @@ class Order(NamedTuple):
 class Delivery(NamedTuple):
     """What an order has led to."""
 
-    place: int  # of the collector among all
-    attempt: int  # which of those that held the place one after the other
+    slot: int  # index of the collector's
+    attempt: int  # of the process in it
     order: Order
     rows: np.ndarray  # [K, iterations, N]: the steps
     episodes: Episodes  # that ended meanwhile, per seed
     faults: dict[str, int]  # of the environments, since the collector began
-    torn: bool = False  # it does not go on where the last one that was taken ended
+    torn: bool = False  # it does not continue the last delivery of this slot that was taken
 
 
 @final
-class RemoteCollector:
-    """Becomes a Ray actor. It takes orders one after the other."""
+class Collectors:
+    """Gives orders to the collectors of a cluster, and takes in each delivery once."""
 
-    def __init__(self, recipe: Recipe, place: int, attempt: int):
-        import jax
+    def __init__(self, ray: Any, cluster: Cluster, recipe: Recipe, attempts: list[int]):
+        """With no collectors in the cluster, a single one runs in this process."""
+        self.torn: set[int] = set()  # slots whose next delivery does not continue the last one
+        self.ignored = self._number = 0
+        processes = ray if cluster.collectors else InProcess(ray.exceptions)
+        self.supervisor = Supervisor(
+            processes, cluster, "collector", CollectorProcess, recipe, attempts, self._tear
+        )
+        self.slots, self.put = self.supervisor.slots, processes.put
 
-        # Acting is the host's affair: the accelerators are the learner's.
-        jax.config.update("jax_platforms", "cpu")
-        self._place, self._attempt = place, attempt
-        self._collector = make_collector(recipe, place, attempt)
+    def _tear(self, slot: Slot, orders: list[Order]) -> None:
+        self.torn.add(slot.index)
+
+    def order(self, slot: Slot, policy: Any, version: int, iterations: int, random: bool) -> None:
+        """Ask a collector for steps by a policy (a reference that `put` returned)."""
+        order = Order(self._number, version, iterations, random)
+        self._number += 1
+        self.supervisor.call(slot, "collect", policy, order, note=order)
+
+    def ordered(self) -> int:
+        """Iterations that are ordered and not delivered yet."""
+        return sum(order.iterations for slot in self.slots for order in slot.calls.values())
+
+    def deliveries(self) -> list[Delivery]:
+        """Return what has arrived, slot by slot, and wait a moment for the first delivery. The
+        orders of a collector that was replaced are not in its slot afterwards."""
+        taken = []
+        for slot, order, delivery, lost in self.supervisor.answers():
+            if lost:  # the steps were taken, but cannot be had
+                self.torn.add(slot.index)
+            elif delivery.order != order:
+                self.ignored += 1
+            else:
+                taken.append(delivery._replace(torn=slot.index in self.torn))
+                self.torn.discard(slot.index)
+        return taken
+
+    def state_dicts(self) -> list[StateDict | None]:
+        """Return the state of every collector; None of one that does not answer."""
+        return self.supervisor.call_all("state_dict")
+
+    def load_state_dicts(self, states: list[StateDict]) -> None:
+        """Let every collector continue from its state; from an empty one it starts anew."""
+        self.supervisor.call_all("load_state_dict", [(state,) for state in states])
+
+
+@final
+class CollectorProcess:
+    """Runs in a collector's process, and carries out orders one after the other."""
+
+    def __init__(self, recipe: Any, slot: int, attempt: int):
+        recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+        self._slot, self._attempt = slot, attempt
+        self._collector = make_collector(recipe, slot, attempt)
 
     def collect(self, policy: list[np.ndarray], order: Order) -> Delivery:
         collector = self._collector
         rows = collector.collect(policy, order.random, order.iterations)
         faults = dict(collector.faults)
-        return Delivery(self._place, self._attempt, order, rows, collector.episodes(), faults)
+        return Delivery(self._slot, self._attempt, order, rows, collector.episodes(), faults)
 
-    def state_dict(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> StateDict:
         return self._collector.state_dict()
 
-    def load_state_dict(self, arrays: dict[str, np.ndarray]) -> None:
-        self._collector.load_state_dict(arrays)
+    def load_state_dict(self, state: StateDict) -> None:
+        if state:
+            self._collector.load_state_dict(state)
 
-    def process(self) -> int:
-        """Its number, for those who want to know whom they lost."""
+    def pid(self) -> int:
         return os.getpid()
 
+    def close(self) -> None:
+        self._collector.close()
 
-def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
-    """The engine's collector, with the episodes and the noise of its place."""
-    import jax
-    import jax.numpy as jnp
 
-    from understudy.envs.seeds import EpisodeSeeds
-    from understudy.training.collector import Collector
-    from understudy.training.compilation import set_up_compilation
-
+def make_collector(recipe: Recipe, slot: int, attempt: int) -> Collector:
+    """Make the collector of a slot, with seeds of episodes and noise of its own."""
     set_up_compilation()
     setup = recipe.setup
     seeds = EpisodeSeeds(
         setup.seed,
         setup.num_envs,
         setup.num_seeds,
-        first_env=place * setup.num_envs,
+        first_env=slot * setup.num_envs,
         attempt=attempt,
     )
     rows = setup.num_seeds * setup.num_envs
@@ -106,6 +159,42 @@ def make_collector(recipe: Recipe, place: int, attempt: int) -> Any:
     )
     policy = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     read = partial(jax.tree.unflatten, jax.tree.structure(policy))
-    # A stream for each collector that there ever was: no two draw the same noise.
-    stream = 1 + place + 2**16 * attempt
+    # A stream for every process that ever holds a slot: no two draw the same noise.
+    stream = 1 + slot + 2**16 * attempt
     return Collector(setup, envs, policy, read, jax.devices("cpu")[0], stream)
+
+
+@final
+class InProcess:
+    """The part of Ray's interface that a supervisor uses, for an object in this process: a call
+    runs when its answer is read."""
+
+    def __init__(self, exceptions: Any):
+        self.exceptions = exceptions
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def remote(self, **options: Any) -> Callable[[type], Any]:
+        return lambda actor_class: SimpleNamespace(remote=partial(self._start, actor_class))
+
+    def _start(self, actor_class: type, recipe: list[Any], index: int, attempt: int) -> Any:
+        return _LocalActor(actor_class(recipe[0], index, attempt))
+
+    def wait(self, calls: list[Any], num_returns: int, timeout: float) -> Any:
+        return calls[:1], calls[1:]  # one at a time: the learner learns in between
+
+    def get(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def kill(self, actor: "_LocalActor") -> None:
+        actor.instance.close()
+
+
+@final
+class _LocalActor:
+    def __init__(self, instance: Any):
+        self.instance = instance
+
+    def __getattr__(self, method: str) -> Any:
+        return SimpleNamespace(remote=partial(partial, getattr(self.instance, method)))

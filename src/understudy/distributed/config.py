@@ -1,7 +1,8 @@
 """The settings of a cluster."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 from understudy.algorithms.config import Config, setting
 from understudy.algorithms.on_policy import RolloutNeeds
@@ -14,6 +15,8 @@ class Cluster(Config):
     """Processes and devices that a run uses beside its own process and device.
 
     Ray starts the processes; with `devices` alone no Ray is needed."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"fragment": "collector_chunk_steps"}
 
     collectors: int = setting(0, at_least=0)
     """Processes that act and step environments, each as many as a run without collectors has; with
@@ -31,13 +34,13 @@ class Cluster(Config):
     worker (sharded)."""
     address: str | None = setting(None)
     """The Ray cluster to join: auto, or host:port (default: Ray is started on this machine)."""
-    fragment: int | None = setting(None, at_least=1)
-    """Steps of its environments that a collector takes with one policy (default: whole blocks of
-    updates, about 20 steps; for rollouts their horizon)."""
+    collector_chunk_steps: int | None = setting(None, at_least=1)
+    """Steps of its environments that a collector takes with one policy (default: about 20, a
+    multiple of the steps between updates; for rollouts their horizon)."""
     in_flight: int = setting(2, at_least=1)
-    """Orders for steps that a collector may have at a time."""
+    """Chunks that a collector may be asked for at a time."""
     max_staleness: int | None = setting(None, at_least=1)
-    """Policies published since the one that collected a delivery; a staler delivery is dropped
+    """Policies published since the one that collected a chunk; a staler chunk is dropped
     (default: 16 for each collector)."""
     patience: float = setting(60.0, above=0.0)
     """Seconds without any steps (or gradients) after which the run ends, and after which a silent
@@ -68,8 +71,8 @@ class Cluster(Config):
 
 
 def widened(setup: TrainingSetup, cluster: Cluster) -> TrainingSetup:
-    """For experience, and for what the learner knows of environments: a lane for each of all that
-    there are. (A rollout that comes by itself is learned from by itself.)"""
+    """Return the setup of the learner and its buffer, with a lane for every environment of all
+    collectors. (A rollout of an asynchronous collector is learned from by itself.)"""
     if isinstance(setup.algorithm.needs, RolloutNeeds) and cluster.mode == "async":
         return setup
     return replace(setup, num_envs=setup.num_envs * max(cluster.collectors, 1))

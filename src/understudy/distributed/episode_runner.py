@@ -1,13 +1,13 @@
 """The episode runner of a cluster: processes on Ray run the episodes, each those of some rows.
 
-The result of an episode depends on its policy, its row and its number only. So another process can
-run the share of one that was lost; the steps that had arrived before are then left out.
+The result of an episode depends on its policy, its row and its number only. So if a process is
+lost, another one runs its rows again from the start, and the steps that had arrived are left out.
 """
 
 import contextlib
-import logging
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect, cores
+from understudy.distributed.supervisor import Slot, Supervisor, read_recipe
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.training.episode_runner import (
@@ -25,18 +26,16 @@ from understudy.training.episode_runner import (
     HostEpisodeRunner,
     OnChunk,
 )
-from understudy.types import Chunk, ConfigError, EnvironmentError, UnderstudyError
+from understudy.types import Chunk, ClusterError, ConfigError, EnvironmentError, UnderstudyError
 
-STEPS_AT_ONCE = 100  # that travel together
-# Of a share in one generation: an episode that kills every process is not played for ever.
-MOST_ATTEMPTS = 3
+STEPS_AT_ONCE = 100  # of a portion
+# Attempts at one part of a generation: an episode that kills every process is not run forever.
+MAX_ATTEMPTS = 3
 LOST = "collector_lost"
-
-_log = logging.getLogger("understudy.distributed")
 
 
 def check(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
-    """Refuse what a generation of so many rows cannot be played on."""
+    """Refuse a cluster that cannot play generations of so many rows."""
     problems = []
     if native:
         problems.append("collectors are for Gymnasium environments: native ones are played on the "
@@ -53,218 +52,201 @@ def check(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
 
 
 class _Portion(NamedTuple):
-    """What a player has done since it was last asked."""
+    """The steps that a process has taken since the last portion."""
 
-    chunk: Chunk | None  # [time, rows, ...]; None where nobody listens
+    chunk: Chunk | None  # [time, rows, ...]; None if steps are not asked for
     results: EpisodeResults | None  # at the end
     faults: dict[str, int]  # at the end: of this generation
 
 
-class _Player:
-    """The actor: the episode runner of one process, with some of the rows."""
+@final
+class EpisodeProcess:
+    """Runs in a process: the episode runner of some of the rows."""
 
-    def __init__(self, seconds: float):
-        """It gives a sign of life at least every so many seconds."""
-        jax.config.update("jax_platforms", "cpu")
-        self._seconds = seconds
+    def __init__(self, recipe: list[Any], index: int, attempt: int):
+        plans, self._source, self._guard, self._seconds = read_recipe(recipe)
+        self._index, self._plan = index, plans[index]
         self._runner: HostEpisodeRunner | None = None
         self._chunks: EpisodeChunks | None = None
 
-    def open(self, plan: EpisodePlan, source: EnvSource, guard: Guard) -> None:
-        """Apart from the constructor, whose errors Ray does not hand on."""
-        self._runner = HostEpisodeRunner(plan, source, guard=guard)
+    def open(self) -> None:
+        """Make the environments. (Ray does not pass on errors of a constructor.)"""
+        with self._naming_rows():
+            self._runner = HostEpisodeRunner(self._plan, self._source, guard=self._guard)
 
-    def begin(self, policies: Any, episode: int, fresh: bool, telling: bool) -> _Portion:
+    def begin(self, policies: Any, episode: int, fresh: bool, with_steps: bool) -> _Portion:
         assert self._runner is not None
-        self._before, self._telling = dict(self._runner.faults), telling
+        self._before, self._with_steps = dict(self._runner.faults), with_steps
         self._chunks = self._runner.chunks(jax.device_put(policies), episode, fresh)
         return self.go_on()
 
     def go_on(self) -> _Portion:
+        """Take the steps of the next portion, in less time than a process may be silent."""
         assert self._runner is not None and self._chunks is not None
-        told: list[Chunk] = []
+        chunks: list[Chunk] = []
         until = time.monotonic() + self._seconds
-        while len(told) < STEPS_AT_ONCE and time.monotonic() < until:
+        while len(chunks) < STEPS_AT_ONCE and time.monotonic() < until:
             try:
-                told.append(next(self._chunks))
+                with self._naming_rows():
+                    chunks.append(next(self._chunks))
             except StopIteration as end:
                 faults = Counter(self._runner.faults)
                 faults.subtract(self._before)
-                return _Portion(self._stacked(told), end.value, dict(faults))
-        return _Portion(self._stacked(told), None, {})
+                return _Portion(self._join(chunks), end.value, dict(faults))
+        return _Portion(self._join(chunks), None, {})
 
-    def _stacked(self, told: list[Chunk]) -> Chunk | None:
-        if not told or not self._telling:
+    def _join(self, chunks: list[Chunk]) -> Chunk | None:
+        if not chunks or not self._with_steps:
             return None
-        return jax.tree.map(lambda *steps: np.concatenate(steps), *told)
+        return jax.tree.map(lambda *steps: np.concatenate(steps), *chunks)
+
+    @contextlib.contextmanager
+    def _naming_rows(self) -> Iterator[None]:
+        """Say in an environment's error which number it has among all."""
+        try:
+            yield
+        except EnvironmentError as error:
+            first = self._plan.seeds.first_row
+            if not first:
+                raise
+            raise EnvironmentError(
+                f"collector {self._index}, whose environment 0 is environment {first} of all: "
+                f"{error}"
+            ) from None
 
 
 @final
 class _Part:
-    """A share of the rows, whoever plays it."""
+    """Some of the rows of a generation, and the steps of them that have arrived."""
 
-    def __init__(self, number: int, plan: EpisodePlan):
-        self.number, self.plan = number, plan
-        self.actor: Any = None
-        self.present = False  # whether the actor's environments stand
+    def __init__(self, plan: EpisodePlan):
+        self.plan = plan
         first = plan.seeds.first_row
         self.rows = slice(first, first + plan.num_policies)
 
     def begin(self, task: tuple[Any, ...]) -> None:
-        """A generation: `task` is what its player is asked for."""
-        self.task, self.attempts = task, MOST_ATTEMPTS
-        self.told: deque[Chunk] = deque()
-        self.received = self.kept = 0  # steps: by this player, and by any
+        """Start a generation; `task` is what its process is asked for."""
+        self.task, self.attempts = task, 1
+        self.steps: deque[Chunk] = deque()  # of one time each
+        self.received = self.most_received = 0  # steps of this attempt, and of the longest one
         self.results: EpisodeResults | None = None
         self.faults: dict[str, int] = {}
-
-    def ask(self, call: Any) -> None:
-        self.call, self.asked = call, time.monotonic()
 
     def take(self, portion: _Portion) -> None:
         if portion.chunk is not None:
             count = len(portion.chunk.valid)
-            for time in range(max(0, self.kept - self.received), count):
-                self.told.append(
-                    jax.tree.map(lambda x, time=time: x[time : time + 1], portion.chunk)
-                )
+            for index in range(max(0, self.most_received - self.received), count):
+                step = jax.tree.map(lambda x, i=index: x[i : i + 1], portion.chunk)
+                self.steps.append(step)
             self.received += count
-            self.kept = max(self.kept, self.received)
+            self.most_received = max(self.most_received, self.received)
         self.results, self.faults = portion.results, portion.faults
 
     def next_step(self) -> Chunk:
-        """The next one; where the share is at its end, one in which nothing happens."""
-        if self.told:
-            told = self.told.popleft()
-            still = told.steps._replace(last=np.zeros_like(told.steps.last))
-            self._idle = told._replace(steps=still, valid=np.zeros_like(told.valid))
-            return told
+        """Return the next step; after the last one, a step in which nothing happens."""
+        if self.steps:
+            chunk = self.steps.popleft()
+            still = chunk.steps._replace(last=np.zeros_like(chunk.steps.last))
+            self._idle = chunk._replace(steps=still, valid=np.zeros_like(chunk.valid))
+            return chunk
         return self._idle
 
 
 @final
 class RemoteEpisodeRunner(EpisodeRunner):
-    """Rows shared among the collectors of a cluster. Ray is joined when the first episode is
-    played."""
+    """Divides the rows among the collectors of a cluster. It joins Ray when it runs the first
+    episode."""
 
     def __init__(self, cluster: Cluster, plan: EpisodePlan, source: EnvSource, guard: Guard):
         self._cluster, self._source, self._guard = cluster, source, guard
-        shares = np.array_split(np.arange(plan.num_policies), cluster.collectors)
-        self._parts = [
-            _Part(number, plan.share(int(rows[0]), len(rows))) for number, rows in enumerate(shares)
-        ]
+        parts = np.array_split(np.arange(plan.num_policies), cluster.collectors)
+        self._parts = [_Part(plan.share(int(rows[0]), len(rows))) for rows in parts]
         self._faults: Counter[str] = Counter()
-        self._ray: Any = None
+        self._supervisor: Supervisor | None = None
 
     def run(
         self, policies: Any, episode: int = 0, fresh: bool = False, on_chunk: OnChunk | None = None
     ) -> EpisodeResults:
-        if self._ray is None:
-            cluster = self._cluster
-            self._ray = connect(cluster.address, cluster.collectors * cluster.cpus_each)
         policies = jax.device_get(policies)
         for part in self._parts:
-            mine = jax.tree.map(lambda leaf, rows=part.rows: leaf[rows], policies)
-            part.begin((mine, episode, fresh, on_chunk is not None))
-            self._ask(part)
-        while any(part.results is None for part in self._parts):
-            self._listen()
-            if on_chunk is not None:
-                self._hand_over(on_chunk)
+            own = jax.tree.map(lambda leaf, rows=part.rows: leaf[rows], policies)
+            part.begin((own, episode, fresh, on_chunk is not None))
+        try:
+            supervisor = self._begin_all()
+            while any(part.results is None for part in self._parts):
+                self._take_portions(supervisor)
+                if on_chunk is not None:
+                    self._pass_on(on_chunk)
+        except ClusterError as error:
+            self.close()
+            # Not a ClusterError: the steps of half a generation must not be saved.
+            raise UnderstudyError(str(error)) from error
         if not fresh:
             for part in self._parts:
                 self._faults.update(part.faults)
-        played = [tuple(part.results or ()) for part in self._parts]
-        return EpisodeResults(*(np.concatenate(each) for each in zip(*played, strict=True)))
+        results = [tuple(part.results or ()) for part in self._parts]
+        return EpisodeResults(*(np.concatenate(each) for each in zip(*results, strict=True)))
 
-    def _ask(self, part: _Part) -> None:
-        """For the generation; who has no player yet gets one first."""
-        if part.actor is not None:
-            part.ask(part.actor.begin.remote(*part.task))
-            return
-        options = {"num_cpus": self._cluster.cpus_each, "max_restarts": 0, "max_task_retries": 0}
-        player = self._ray.remote(_Player).options(**options)
-        part.actor, part.present = player.remote(self._cluster.patience / 4), False
-        try:
-            part.ask(part.actor.open.remote(part.plan, self._source, self._guard))
-        except self._ray.exceptions.RayError:
-            raise
-        except Exception as error:  # anything may be raised where an object is made to travel
-            raise ConfigError(
-                "the environment or the descriptor cannot travel to another process: give a "
-                f"callable that makes one ({type(error).__name__}: {error})"
-            ) from error
-
-    def _listen(self) -> None:
-        """Take what has arrived, ask for more, and replace who is gone."""
-        waiting = {part.call: part for part in self._parts if part.results is None}
-        patience, wait = self._cluster.patience, self._ray.wait
-        wait(list(waiting), timeout=patience / 4)
-        arrived, missing = wait(list(waiting), num_returns=len(waiting), timeout=0)
-        for call in arrived:
-            self._take(waiting[call])
-        for call in missing:
-            part = waiting[call]
-            if time.monotonic() - part.asked > patience:
-                self._silent(part)
-
-    def _take(self, part: _Part) -> None:
-        errors = self._ray.exceptions
-        try:
-            answer = self._ray.get(part.call)
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, errors.RayError):  # what was sent cannot be read there
-                reason = str(error.cause).partition("\n")[0]
-                raise UnderstudyError(f"collector {part.number} cannot begin: {reason}") from None
-            raise _told_of(part, error.cause) from None
-        except errors.RayError as error:
-            self._replace(part, str(error).strip().partition("\n")[0])
-            return
-        if answer is None:  # its environments stand
-            part.present = True
-            self._ask(part)
-            return
-        part.take(answer)
-        if part.results is None:
-            part.ask(part.actor.go_on.remote())
-
-    def _silent(self, part: _Part) -> None:
-        patience = self._cluster.patience
-        if not part.present:
-            wanted = self._cluster.collectors * self._cluster.cpus_each
-            raise UnderstudyError(
-                f"collector {part.number} could not be started within {patience:g} s: "
-                f"{self._cluster.collectors} collectors need {wanted:g} cores, the cluster has "
-                f"{cores(self._ray):g}"
+    def _begin_all(self) -> Supervisor:
+        """Begin the generation in all processes. Start them if there are none."""
+        cluster, opened = self._cluster, self._supervisor is not None
+        if self._supervisor is None:
+            ray = connect(cluster.address, cluster.collectors * cluster.cpus_each)
+            plans = [part.plan for part in self._parts]
+            recipe = (plans, self._source, self._guard, cluster.patience / 4)
+            attempts = [0] * cluster.collectors
+            self._supervisor = Supervisor(
+                ray, cluster, "collector", EpisodeProcess, recipe, attempts, self._run_again
             )
-        self._replace(part, f"it has said nothing for {patience:g} s")
+        for slot in self._supervisor.slots:
+            self._begin(self._supervisor, slot, opened)
+        return self._supervisor
 
-    def _replace(self, part: _Part, reason: str) -> None:
-        """Another player begins the share anew; the late answers of this one are not heard."""
-        part.attempts -= 1
-        rows = f"rows {part.rows.start} to {part.rows.stop - 1}"
-        if not part.attempts:
-            raise UnderstudyError(
-                f"collector {part.number} was lost {MOST_ATTEMPTS} times while it played one "
-                f"generation's {rows}; the last time: {reason}"
+    def _begin(self, supervisor: Supervisor, slot: Slot, opened: bool) -> None:
+        if not opened:
+            supervisor.call(slot, "open")
+        part = self._parts[slot.index]
+        supervisor.call(slot, "begin", *part.task, note=part)
+
+    def _take_portions(self, supervisor: Supervisor) -> None:
+        """Take what has arrived, and ask for more."""
+        for slot, part, portion, lost in supervisor.answers():
+            if lost:
+                self._run_again(slot, [])
+            elif part is not None:
+                part.take(portion)
+                if part.results is None:
+                    supervisor.call(slot, "go_on", note=part)
+        patience, count = self._cluster.patience, self._cluster.collectors
+        for slot in supervisor.slots:
+            if not slot.started and slot.silent_for > patience:
+                raise ClusterError(
+                    f"collector {slot.index} could not be started within {patience:g} s: {count} "
+                    f"collectors need {count * self._cluster.cpus_each:g} cores, the cluster has "
+                    f"{cores(supervisor.ray):g}"
+                )
+
+    def _run_again(self, slot: Slot, notes: list[Any]) -> None:
+        """Run the rows of a process again that was replaced, or whose answer was lost."""
+        assert self._supervisor is not None
+        part = self._parts[slot.index]
+        if part.attempts == MAX_ATTEMPTS:
+            raise ClusterError(
+                f"collector {slot.index} was lost {MAX_ATTEMPTS} times while it ran one "
+                f"generation's rows {part.rows.start} to {part.rows.stop - 1}; the last time it "
+                f"{slot.last_failure}"
             )
-        _log.warning("collector %d is replaced, and plays %s again: %s", part.number, rows, reason)
-        self._faults[LOST] += 1
-        self._dismiss(part)
+        part.attempts += 1
         part.received = 0
-        self._ask(part)
+        self._faults[LOST] += 1
+        slot.calls = {}  # what else the process was asked for belongs to the attempt before
+        self._begin(self._supervisor, slot, slot.started)
 
-    def _dismiss(self, part: _Part) -> None:
-        if part.actor is not None:
-            with contextlib.suppress(Exception):  # it may be gone, or Ray itself
-                self._ray.kill(part.actor)
-            part.actor = None
-
-    def _hand_over(self, on_chunk: OnChunk) -> None:
-        """Tell the steps that all shares have come to, as if one process had taken them."""
+    def _pass_on(self, on_chunk: OnChunk) -> None:
+        """Pass on the steps that all parts have reached, as if one process had taken them."""
         parts = self._parts
-        while any(part.told for part in parts) and all(
-            part.told or part.results is not None for part in parts
+        while any(part.steps for part in parts) and all(
+            part.steps or part.results is not None for part in parts
         ):
             steps = [part.next_step() for part in parts]
             on_chunk(jax.tree.map(lambda *rows: np.concatenate(rows, axis=1), *steps))
@@ -274,15 +256,6 @@ class RemoteEpisodeRunner(EpisodeRunner):
         return dict(self._faults)
 
     def close(self) -> None:
-        for part in self._parts:
-            self._dismiss(part)
-
-
-def _told_of(part: _Part, error: Exception) -> Exception:
-    """The error as it was; an environment's number is that of its row in the whole."""
-    if isinstance(error, EnvironmentError) and part.rows.start:
-        return EnvironmentError(
-            f"collector {part.number}, whose environment 0 is environment {part.rows.start} of "
-            f"all: {error}"
-        )
-    return error
+        if self._supervisor is not None:
+            self._supervisor.close()
+        self._supervisor = None

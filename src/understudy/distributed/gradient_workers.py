@@ -1,10 +1,13 @@
-"""Gradient workers on Ray: they compute the gradients, the learner draws and finishes.
+"""Gradient workers on Ray: they compute gradients, and the learner applies them.
 
-Synchronously, the shares of one batch make one update, the same as that of a single process but
-for the order of sums. Asynchronously, every worker has a batch of its own, and its gradient is
-applied when it arrives, to a State that has moved on since.
+Synchronously, the parts of one batch make one update, the same as that of a single process except
+for the order of sums. Asynchronously, every worker has a batch of its own. Its gradient is applied
+when it arrives, to a state that other gradients have changed meanwhile.
 """
 
+import abc
+import os
+from collections import deque
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -16,7 +19,7 @@ from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
-from understudy.distributed.worker_pool import Task, WorkerPool
+from understudy.distributed.supervisor import Slot, Supervisor, read_recipe, retry_while_full
 from understudy.training.gradient_sharding import Shares, check_shares
 from understudy.training.rollout_updates import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
@@ -26,37 +29,153 @@ from understudy.types import ConfigError
 
 
 class InFlight(NamedTuple):
-    """A batch that a worker has for itself."""
+    """A gradient that a worker computes for an update of its own."""
 
-    now: Ready
+    request: Any  # what `_apply` needs beside the answer
+    version: int  # updates applied when it was asked for
+
+
+class GradientWorkers(abc.ABC):
+    """Holds no learner and no experience: both are given with every call. Abstract; the final ones
+    send batches (`BatchWorkers`), or let workers sample from their own replay (`ShardWorkers`)."""
+
+    def __init__(self, setup: TrainingSetup, cluster: Cluster, actor_class: type, recipe: Any):
+        """`setup` has the lanes of all collectors."""
+        check(setup, cluster)
+        self.algorithm, self.num_workers = setup.algorithm, cluster.gradient_workers
+        self._asynchronous = cluster.gradient_mode == "async"
+        # With G workers G - 1 others arrive between a gradient's start and its end.
+        self.max_staleness = cluster.max_staleness or 4 * self.num_workers
+        self._ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
+        attempts = [0] * self.num_workers
+        self.supervisor = Supervisor(
+            self._ray, cluster, "gradient worker", actor_class, recipe, attempts, self._ask_again
+        )
+        self._next_index: int | None = 0  # None within a call
+        self.version = self.asked = self._dropped = self._replaced = 0
+        self.in_flight: dict[Any, InFlight] = {}
+        self._staleness: list[int] = []
+        self._published: tuple[Any, Any] = (None, None)  # the last state sent, and its reference
+
+    @abc.abstractmethod
+    def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
+        """Repeat calls that were not answered: of a new worker, or after a lost object."""
+
+    @abc.abstractmethod
+    def _forget(self) -> None:
+        """Drop what is in flight."""
+
+    @abc.abstractmethod
+    def _update_together(
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
+        """Do `count` synchronous updates."""
+
+    @abc.abstractmethod
+    def _keep_busy(self, learner: LearnerState, experience: Any) -> LearnerState:
+        """Ask every idle worker for a gradient of the present state."""
+
+    @abc.abstractmethod
+    def _next_gradient(self) -> tuple[InFlight, Any] | None:
+        """Wait a moment for the next gradient in flight."""
+
+    @abc.abstractmethod
+    def _apply(
+        self, answers: list[Any], learner: LearnerState, experience: Any, request: Any
+    ) -> tuple[LearnerState, Any]:
+        """Finish one update by the answers of the workers that took part in it."""
+
+    def learn(
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
+        """Do `count` updates, [seeds, ...] each. The priorities of the given experience are donated
+        to the programs."""
+        if first_index != self._next_index:  # the run was restored, or the last call did not end
+            self._forget()
+            self.in_flight.clear()
+            self.asked = first_index
+        self._next_index = None
+        if self._asynchronous:
+            updated = self._update_on_arrival(learner, experience, count)
+        else:
+            updated = self._update_together(learner, experience, first_index, count)
+        self._next_index = first_index + count
+        return updated
+
+    def _update_on_arrival(
+        self, learner: LearnerState, experience: Any, count: int
+    ) -> tuple[LearnerState, Any]:
+        """Gradients that are still being computed in the end stay in flight for the next call."""
+        applied = 0
+        while applied < count:
+            learner = self._keep_busy(learner, experience)
+            arrived = self._next_gradient()
+            if arrived is None:
+                continue
+            (request, version), answer = arrived
+            if self.version - version > self.max_staleness:
+                self._dropped += 1
+                continue
+            self._staleness.append(self.version - version)
+            learner, experience = self._apply([answer], learner, experience, request)
+            self.version += 1
+            applied += 1
+        return learner, experience
+
+    def publish(self, sent: dict[str, np.ndarray]) -> Any:
+        """Return a reference to a state, which is put into the object store once."""
+        if self._published[0] is not sent:
+            self._published = (sent, retry_while_full(self._ray, lambda: self._ray.put(sent)))
+        return self._published[1]
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the workers since the last call."""
+        replaced = self.supervisor.replaced
+        metrics: dict[str, float] = {
+            "gradient_workers": self.supervisor.started,
+            "gradient_workers_replaced": replaced - self._replaced,
+        }
+        if self._asynchronous:
+            metrics["gradients_dropped"] = self._dropped
+            if self._staleness:
+                metrics["gradient_staleness"] = sum(self._staleness) / len(self._staleness)
+                metrics["gradient_staleness_max"] = max(self._staleness)
+        self._replaced, self._dropped, self._staleness = replaced, 0, []
+        return {name: float(value) for name, value in metrics.items()}
+
+    def close(self) -> None:
+        self.supervisor.close()
+
+
+class Task(NamedTuple):
+    """A gradient to compute: the whole batch of an update, or a part of it."""
+
+    sent: dict[str, np.ndarray]  # of the state; the same object for all parts of one update
+    batch: Any  # [seeds, rows, ...]
+    key: np.ndarray
     mask: Any
-    version: int  # updates applied when it was drawn
 
 
 @final
-class GradientWorkers:
-    """Holds no learner and no experience: both come and go with every call."""
+class BatchWorkers(GradientWorkers):
+    """The learner samples the batches. A task goes to any idle worker; that of a worker which is
+    replaced goes to the next idle one."""
 
     def __init__(self, setup: TrainingSetup, cluster: Cluster, buffer: Buffer | None = None):
-        """`setup` and `buffer` (default: the setup's own) have the lanes of all collectors."""
-        check(setup, cluster)
-        self._algorithm, self._count = setup.algorithm, cluster.gradient_workers
+        """`buffer` is the setup's own unless given."""
         self._shares, self._num_seeds = Shares(setup), setup.num_seeds
-        self._asynchronous = cluster.gradient_mode == "async"
-        # With G workers G - 1 others arrive between a gradient's start and its end.
-        self._most_stale = cluster.max_staleness or 4 * self._count
+        self._tasks: dict[int, Task] = {}  # not answered yet, by number
+        self._waiting: deque[int] = deque()  # numbers of those that no worker has
+        self._number = 0
+        super().__init__(setup, cluster, GradientProcess, setup)
         self.use_buffer(buffer or setup.buffer)
-        ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
-        self._pool = WorkerPool(ray, setup, cluster)
-        self._next_index: int | None = 0  # None within a call
-        self._version = self._asked = self._dropped = self._replaced = 0
-        self._flying: dict[int, InFlight] = {}
-        self._staleness: list[int] = []
+        for slot in self.supervisor.slots:
+            self._ask_again(slot, [])
 
     def use_buffer(self, buffer: Buffer) -> None:
         """Compile what samples from this buffer."""
         self._buffer, shares, num_seeds = buffer, self._shares, self._num_seeds
-        self._ready = jax.jit(over_seeds(partial(ready, self._algorithm, buffer), num_seeds))
+        self._ready = jax.jit(over_seeds(partial(ready, self.algorithm, buffer), num_seeds))
         self._minibatch = jax.jit(over_seeds(minibatch, num_seeds, shared=(2,)))
         self._send = jax.jit(shares.send, static_argnums=2)
 
@@ -68,69 +187,43 @@ class GradientWorkers:
                 experience = buffer.with_priorities(experience, priorities)
             return shares.receive(answers, learner, experience, now, mask, self._asynchronous)
 
-        rows = partial(minibatch_rows, self._algorithm)
+        rows = partial(minibatch_rows, self.algorithm)
         self._order = jax.jit(over_seeds(rows, num_seeds))
         self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
 
-    def learn(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
-        """`count` updates, [seeds, ...] each. The priorities of what was given are given up."""
-        if first_index != self._next_index:  # another moment, or the last call did not end
-            self._pool.forget()
-            self._flying.clear()
-            self._asked = first_index
-        self._next_index = None
-        if self._asynchronous:
-            answer = self._learn_on_arrival(learner, experience, count)
-        else:
-            answer = self._learn_together(learner, experience, first_index, count)
-        self._next_index = first_index + count
-        return answer
-
-    def _learn_together(
+    def _update_together(
         self, learner: LearnerState, experience: Any, first_index: int, count: int
     ) -> tuple[LearnerState, Any]:
         whole = order = None
-        if self._algorithm.needs.on_policy and count > 1:
+        if self.algorithm.needs.on_policy and count > 1:
             whole = self._ready(learner.state, experience)
             order = self._order(learner.state, whole)
         for place, index in enumerate(range(first_index, first_index + count)):
             if whole is None or order is None:
-                now = self._draw(learner, experience, index)
+                now = self.sample(learner, experience, index)
             else:
                 now = self._minibatch(whole, order[:, place], np.int32(index))
-            mask, numbers = self._ask(learner, now, index, self._count)
-            answers = dict(self._pool.next() for _ in numbers)
+            mask, numbers = self._ask(learner, now, index, self.num_workers)
+            answers = dict(self._next_answer() for _ in numbers)
             answers = [answers[number] for number in numbers]
-            learner, experience = self._finish(answers, learner, experience, now, mask)
+            learner, experience = self._apply(answers, learner, experience, (now, mask))
         return learner, experience
 
-    def _learn_on_arrival(
-        self, learner: LearnerState, experience: Any, count: int
-    ) -> tuple[LearnerState, Any]:
-        """What is still being computed in the end stays in flight for the next call."""
-        applied = 0
-        while applied < count:
-            while len(self._flying) < self._count:
-                now = self._draw(learner, experience, self._asked)
-                mask, (number,) = self._ask(learner, now, self._asked, 1)
-                self._flying[number] = InFlight(now, mask, self._version)
-                self._asked += 1
-                state = learner.state._replace(key=now.next_key)  # the next one draws others
-                learner = learner._replace(state=state)
-            number, answer = self._pool.next()
-            now, mask, version = self._flying.pop(number)
-            if self._version - version > self._most_stale:
-                self._dropped += 1
-                continue
-            self._staleness.append(self._version - version)
-            learner, experience = self._finish([answer], learner, experience, now, mask)
-            self._version += 1
-            applied += 1
-        return learner, experience
+    def _keep_busy(self, learner: LearnerState, experience: Any) -> LearnerState:
+        while len(self.in_flight) < self.num_workers:
+            now = self.sample(learner, experience, self.asked)
+            mask, (number,) = self._ask(learner, now, self.asked, 1)
+            self.in_flight[number] = InFlight((now, mask), self.version)
+            self.asked += 1
+            state = learner.state._replace(key=now.next_key)  # the next batch is another one
+            learner = learner._replace(state=state)
+        return learner
 
-    def _draw(self, learner: LearnerState, experience: Any, index: int) -> Ready:
+    def _next_gradient(self) -> tuple[InFlight, Any] | None:
+        number, answer = self._next_answer()
+        return self.in_flight.pop(number), answer
+
+    def sample(self, learner: LearnerState, experience: Any, index: int) -> Ready:
         buffer: Any = self._buffer
         if buffer.fed:
             drawn, _ = buffer.draw(experience, index, 1)
@@ -138,44 +231,76 @@ class GradientWorkers:
         return self._ready(learner.state, experience)
 
     def _ask(
-        self, learner: LearnerState, now: Ready, index: int, shares: int
+        self, learner: LearnerState, now: Ready, index: int, parts: int
     ) -> tuple[Any, list[int]]:
-        mask = self._algorithm.update_mask(index)
-        sent, parts = jax.device_get(self._send(learner.state, now.batch, shares))
-        key = np.asarray(now.key)
-        return mask, [self._pool.ask(Task(sent, part, key, mask)) for part in parts]
+        """Ask for gradients of so many parts of a batch, and return the numbers of the tasks."""
+        mask = self.algorithm.update_mask(index)
+        sent, batches = jax.device_get(self._send(learner.state, now.batch, parts))
+        key, first = np.asarray(now.key), self._number + 1
+        self._number += parts
+        numbers = list(range(first, first + parts))
+        for number, batch in zip(numbers, batches, strict=True):
+            self._tasks[number] = Task(sent, batch, key, mask)
+        self._waiting.extend(numbers)
+        return mask, numbers
 
-    def _finish(
-        self, answers: list[Any], learner: LearnerState, experience: Any, now: Ready, mask: Any
+    def _next_answer(self) -> tuple[int, dict[str, np.ndarray]]:
+        """Return the number of a task and its answer, whichever comes first."""
+        while True:
+            self._assign()
+            for slot, number, value, lost in self.supervisor.answers():
+                if lost:
+                    self._published = (None, None)  # the state that was sent may be lost
+                    self._ask_again(slot, [number])
+                elif self._tasks.pop(number, None) is not None:
+                    return number, value
+
+    def _assign(self) -> None:
+        """Give waiting tasks to idle workers, in their order."""
+        for slot in self.supervisor.slots:
+            if self._waiting and slot.started and not slot.calls:
+                number = self._waiting.popleft()
+                task = self._tasks[number]
+                arguments = (self.publish(task.sent), task.batch, task.key, task.mask)
+                self.supervisor.call(slot, "gradients", *arguments, note=number)
+
+    def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
+        if not slot.started:  # its answer says that it can be given tasks
+            self.supervisor.call(slot, "pid")
+        self._waiting.extendleft(number for number in notes if number in self._tasks)
+
+    def _forget(self) -> None:
+        self._tasks.clear()
+        self._waiting.clear()
+
+    def _apply(
+        self, answers: list[Any], learner: LearnerState, experience: Any, request: Any
     ) -> tuple[LearnerState, Any]:
-        # Priorities are given up to the program that changes them.
+        now, mask = request
+        # The program that changes the priorities takes them over.
         priorities = self._buffer.get_priorities(experience)
         rest = None if priorities is None else experience._replace(priorities=None)
         learner, revised = self._receive(answers, learner, priorities, rest, now, mask)
         return learner, self._buffer.with_priorities(experience, revised)
 
-    def facts(self) -> dict[str, float]:
-        """About the workers, since the last call."""
-        replaced, self._replaced = self._pool.replaced - self._replaced, self._pool.replaced
-        facts: dict[str, float] = {
-            "gradient_workers": self._pool.alive,
-            "gradient_workers_replaced": replaced,
-        }
-        if self._asynchronous:
-            facts["gradients_dropped"] = self._dropped
-            if self._staleness:
-                facts["gradient_staleness"] = sum(self._staleness) / len(self._staleness)
-                facts["gradient_staleness_max"] = max(self._staleness)
-            self._dropped, self._staleness = 0, []
-        return {name: float(value) for name, value in facts.items()}
 
-    def close(self) -> None:
-        """The workers belong to this process, and would end with it too."""
-        self._pool.close()
+@final
+class GradientProcess:
+    """Runs in a worker's process."""
+
+    def __init__(self, recipe: list[Any], index: int, attempt: int):
+        shares = Shares(read_recipe(recipe))
+        self._answer = jax.jit(shares.answer, static_argnums=3)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def gradients(self, sent: dict[str, np.ndarray], batch: Any, key: np.ndarray, mask: Any) -> Any:
+        return jax.device_get(self._answer(sent, batch, key, mask))
 
 
 def check(setup: TrainingSetup, cluster: Cluster) -> None:
-    """Refuse, before anything starts, what gradient workers cannot do."""
+    """Refuse settings that gradient workers cannot serve, before anything starts."""
     name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
     if cluster.replay == "sharded":
         _check_sharded(name, needs)

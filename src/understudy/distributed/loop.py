@@ -1,13 +1,13 @@
-"""The cluster loop: collectors far away step environments while the learner updates.
+"""The cluster loop: remote collectors step environments while the learner updates.
 
 One turn is
 
-    take in deliveries → add their steps and do the updates these owe → order more, by the newest
-    policy
+    take in deliveries → add their steps and do the updates that are due → order more steps, by the
+    newest policy
 
-Updates follow from the transitions that were taken in, by the same update schedule as in the host
-loop, so the ratio of updates to data is held whatever the collectors do. Each collector has only so
-many orders at a time, so neither side can get far ahead of the other.
+The update schedule of the host loop counts the transitions that were taken in. So the ratio of
+updates to data does not depend on the collectors. Each collector has a limited number of orders at
+a time, so neither side gets far ahead of the other.
 """
 
 from collections import deque
@@ -18,13 +18,12 @@ import numpy as np
 
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import RemoteReplayBuffer
-from understudy.distributed.collectors import Delivery, Order, Recipe, RemoteCollector
+from understudy.distributed.collectors import Collectors, Delivery, Order, Recipe
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores
-from understudy.distributed.gradient_workers import GradientWorkers, check
-from understudy.distributed.local_collector import LocalCollectors
-from understudy.distributed.replay_shards import ShardedWorkers
-from understudy.distributed.supervisor import Slot, Supervisor
+from understudy.distributed.gradient_workers import BatchWorkers, GradientWorkers, check
+from understudy.distributed.replay_shards import ShardWorkers
+from understudy.distributed.supervisor import Slot
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
@@ -37,7 +36,7 @@ from understudy.training.transport import Rows, Transport
 from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import ConfigError
 
-USUAL_FRAGMENT = 20  # iterations; divides what logs and evaluations are usually asked at
+USUAL_CHUNK = 20  # iterations; divides what logs and evaluations are usually asked at
 
 
 @final
@@ -51,13 +50,13 @@ class ClusterTrainer(Trainer):
         self._cluster = cluster
         self._needs = setup.algorithm.needs
         self._on_policy = self._needs.on_policy
-        self._together = cluster.mode == "sync"
-        if self._on_policy and not self._together and setup.algorithm.config.normalize_rewards:
+        self._in_rounds = cluster.mode == "sync"
+        if self._on_policy and not self._in_rounds and setup.algorithm.config.normalize_rewards:
             raise ConfigError(
                 "normalize_rewards follows the open episodes of all environments at once: rollouts "
                 "that come one by one cannot have it; use mode='sync'"
             )
-        # Experience and learner have a lane for every environment that there is.
+        # The learner and its buffer have a lane for every environment of all collectors.
         self.setup = widened(setup, cluster)
         if cluster.gradient_workers:
             check(self.setup, cluster)
@@ -69,22 +68,18 @@ class ClusterTrainer(Trainer):
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
         self._ray = join(cluster)
-        self._workers: GradientWorkers | ShardedWorkers | None = None
-        if cluster.gradient_workers:
-            if sharded:
-                self._workers = ShardedWorkers(self._wide_setup, cluster)
-            else:
-                self._workers = GradientWorkers(self._wide_setup, cluster, self.buffer)
+        self.workers: GradientWorkers | None = None
+        if sharded:
+            self.workers = ShardWorkers(self._wide_setup, cluster)
+        elif cluster.gradient_workers:
+            self.workers = BatchWorkers(self._wide_setup, cluster, self.buffer)
         self._recipe = Recipe(setup, source, guard)
-        self._sent = self._ray.put(sendable(self._recipe)) if cluster.collectors else None
-        self._actor = self._ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(RemoteCollector)
-        self._supervisor: Supervisor | LocalCollectors | None = (
-            None  # not before it is known who is to come back
-        )
-        self._arrived: deque[Delivery] = deque()  # taken in, not yet learned from
+        # Started by `collectors`, once it is known whether a checkpoint is loaded.
+        self._collectors: Collectors | None = None
+        self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
         self._version, self._published = 0, None
         self._episodes: list[list[tuple[np.ndarray, np.ndarray]]] = []
-        self._faults: dict[tuple[int, int], dict[str, int]] = {}  # of every collector that was
+        self._faults: dict[tuple[int, int], dict[str, int]] = {}  # by slot and attempt
         self._staleness: list[int] = []
         self._dropped = 0
 
@@ -95,7 +90,7 @@ class ClusterTrainer(Trainer):
             raise ConfigError(
                 f"a delivery of {self._length} steps does not fit replay, which holds "
                 f"{wide.buffer.num_slots - 1} steps of each of {wide.num_envs} environments: raise "
-                "buffer_size, or lower fragment"
+                "buffer_size, or lower collector_chunk_steps"
             )
 
     @property
@@ -105,110 +100,109 @@ class ClusterTrainer(Trainer):
             return self._needs.horizon
         update_schedule = UpdateSchedule.of(self._needs, self.setup.num_envs)
         block = update_schedule.block_iterations if update_schedule.regular else 1
-        wanted = self._cluster.fragment or USUAL_FRAGMENT
+        wanted = self._cluster.collector_chunk_steps or USUAL_CHUNK
         return block * max(1, round(wanted / block))
 
+    @property
+    def collectors(self) -> Collectors:
+        """Started when they are first needed."""
+        if self._collectors is None:
+            self._start_collectors([0] * max(self._cluster.collectors, 1))
+        assert self._collectors is not None
+        return self._collectors
+
+    def _start_collectors(self, attempts: list[int]) -> None:
+        self._collectors = Collectors(self._ray, self._cluster, self._recipe, attempts)
+
     def advance(self, iterations: int) -> None:
-        stop, pool = self.position.iterations + iterations, self._pool()
-        pool.rested()
+        stop, collectors = self.position.iterations + iterations, self.collectors
+        collectors.supervisor.reset_timeouts()
         while self.position.iterations < stop and not self.interrupted:
-            self._give_orders(pool)
-            if pool.ordered():
-                self._take_in(pool, pool.deliveries())
-            if not self._together:
-                while self._arrived and not self.interrupted:
-                    self._learn([self._arrived.popleft()])
-                    self._give_orders(pool)
-            elif not pool.ordered() and not self._missing(pool):
-                self._learn_in_turn()
-
-    def _pool(self) -> Supervisor | LocalCollectors:
-        if self._supervisor is None:
-            self._supervisor = self._engage([0] * max(self._cluster.collectors, 1))
-        return self._supervisor
-
-    def _engage(self, attempts: list[int]) -> Supervisor | LocalCollectors:
-        if not self._cluster.collectors:
-            return LocalCollectors(self._recipe, attempts[0])
-
-        def hire(place: int, attempt: int) -> Any:
-            return self._actor.remote(self._sent, place, attempt)
-
-        return Supervisor(self._ray, hire, attempts, self._cluster.patience)
+            self.give_orders()
+            if collectors.ordered():
+                self.take_in(collectors.deliveries())
+            if not self._in_rounds:
+                while self.arrived and not self.interrupted:
+                    self.learn_from([self.arrived.popleft()])
+                    self.give_orders()
+            elif not collectors.ordered() and not self._missing():
+                self._learn_from_round()
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _give_orders(self, pool: Supervisor | LocalCollectors) -> None:
-        """As much as may be in flight; where all wait for each other, what a round still needs."""
-        waiting = sum(delivery.order.iterations for delivery in self._arrived)
-        ahead = self.position.iterations + pool.ordered() + waiting
-        # What is on policy must not wait behind another order.
-        for turn in range(1 if self._together or self._on_policy else self._cluster.in_flight):
-            for slot in self._missing(pool) if self._together else pool.slots:
+    def give_orders(self) -> None:
+        """Order as much as may be in flight; in rounds, what the round still needs."""
+        collectors, ahead = self.collectors, self._ahead()
+        # A rollout must not wait behind another order: it would no longer be on-policy.
+        for turn in range(1 if self._in_rounds or self._on_policy else self._cluster.in_flight):
+            for slot in self._missing() if self._in_rounds else collectors.slots:
                 length = self._next_length(ahead)
-                if length and len(slot.orders) <= turn:
+                if length and len(slot.calls) <= turn:
                     random = self.update_schedule.random(ahead)
-                    pool.order(slot, self._policy(), self._version, length, random)
+                    collectors.order(slot, self.newest_policy(), self._version, length, random)
                     ahead += length
+
+    def _ahead(self) -> int:
+        """Iterations that are done, arrived or ordered."""
+        arrived = sum(delivery.order.iterations for delivery in self.arrived)
+        return self.position.iterations + self.collectors.ordered() + arrived
 
     def _next_length(self, ahead: int) -> int:
         """Iterations of the next order, when `ahead` are done or ordered."""
         if self.goal is None:
             return self._length
         if self._on_policy:  # rollouts are learned from as a whole, and rounds of them
-            reached = self.position.iterations if self._together else ahead
+            reached = self.position.iterations if self._in_rounds else ahead
             return self._length if reached < self.goal else 0
         return max(0, min(self._length, self.goal - ahead))
 
-    def _missing(self, pool: Supervisor | LocalCollectors) -> list[Slot]:
-        """Whose steps a round still needs, and who was not asked for them, or has lost them."""
-        here = {delivery.place for delivery in self._arrived}
-        waiting = sum(delivery.order.iterations for delivery in self._arrived)
-        ahead = self.position.iterations + pool.ordered() + waiting
-        missing = [slot for slot in pool.slots if not slot.orders and slot.place not in here]
-        return missing if self._next_length(ahead) else []
+    def _missing(self) -> list[Slot]:
+        """Return the slots whose steps a round still needs, and which have no order for them."""
+        if not self._next_length(self._ahead()):
+            return []
+        arrived = {delivery.slot for delivery in self.arrived}
+        slots = self.collectors.slots
+        return [slot for slot in slots if not slot.calls and slot.index not in arrived]
 
-    def _policy(self) -> Any:
-        """A reference to the newest policy. It is put where all can read it once a version."""
+    def newest_policy(self) -> Any:
+        """Return a reference to the newest policy, which is published once a version."""
         if self._published is None:
-            form = self.transport.form
-            leaves = form.policy_leaves(self.transport.policy())
-            copies = [np.array(leaf) for leaf in leaves]
-            self._published = self._ray.put(copies) if self._cluster.collectors else copies
+            leaves = self.transport.form.policy_leaves(self.transport.policy())
+            self._published = self.collectors.put([np.array(leaf) for leaf in leaves])
         return self._published
 
     # -- deliveries -------------------------------------------------------------------------
 
-    def _take_in(self, pool: Supervisor | LocalCollectors, deliveries: list[Delivery]) -> None:
-        dropped = set()  # places
+    def take_in(self, deliveries: list[Delivery]) -> None:
+        dropped = set()  # slots
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
-            self._faults[delivery.place, delivery.attempt] = delivery.faults
+            self._faults[delivery.slot, delivery.attempt] = delivery.faults
             order = delivery.order
             stale = 0 if order.random else self._version - order.version
             self._staleness.append(stale)
             if stale > self._cluster.staleness:
                 self._dropped += order.iterations * self.setup.num_envs
-                dropped.add(delivery.place)
+                dropped.add(delivery.slot)
             else:
-                torn = delivery.torn or delivery.place in dropped
-                dropped.discard(delivery.place)
-                self._arrived.append(delivery._replace(torn=torn))
-        for place in dropped:
-            pool.slots[place].torn = True
+                torn = delivery.torn or delivery.slot in dropped
+                dropped.discard(delivery.slot)
+                self.arrived.append(delivery._replace(torn=torn))
+        self.collectors.torn |= dropped
 
-    def _learn_in_turn(self) -> None:
-        """What a synchronous round has brought, always in the same order."""
-        deliveries = sorted(self._arrived, key=lambda delivery: delivery.place)
-        self._arrived.clear()
-        if self._needs.on_policy:
-            self._learn(deliveries)
+    def _learn_from_round(self) -> None:
+        """Learn from the deliveries of a synchronous round, always in the same order."""
+        deliveries = sorted(self.arrived, key=lambda delivery: delivery.slot)
+        self.arrived.clear()
+        if self._on_policy:
+            self.learn_from(deliveries)
         else:
             for delivery in deliveries:
-                self._learn([delivery])
+                self.learn_from([delivery])
 
-    def _learn(self, deliveries: list[Delivery]) -> None:
-        """Add one delivery's steps, or a round's rollouts side by side, and do the updates owed."""
+    def learn_from(self, deliveries: list[Delivery]) -> None:
+        """Add one delivery's steps, or a round's rollouts side by side, and do the updates that
+        are due."""
         start = self.position.iterations
         self.position.iterations += sum(delivery.order.iterations for delivery in deliveries)
         # [K, iterations, N] each, to [K, iterations, all N].
@@ -223,30 +217,27 @@ class ClusterTrainer(Trainer):
         names, values = (), None
         if self.hyper_schedules is not None:
             names, values = self.hyper_schedules.names, self.hyper_schedules.over([self.steps])
-        if self._workers is None:
-            self.transport.learn(rows, count, names, values, first_lane=first_lane)
-        else:
-            self.transport.learn(rows, 0, names, values, first_lane=first_lane)
-            if isinstance(self._workers, ShardedWorkers):
-                self._workers.add(deliveries[0].place, Rows(as_bytes(rows), first_lane))
-            if count:
-                self.learner, self.experience = self._workers.learn(
-                    self.learner, self.experience, self.position.updates, count
-                )
+        here = count if self.workers is None else 0
+        self.transport.learn(rows, here, names, values, first_lane=first_lane)
+        if isinstance(self.workers, ShardWorkers):
+            self.workers.add(deliveries[0].slot, Rows(as_bytes(rows), first_lane))
+        if self.workers is not None and count:
+            self.learner, self.experience = self.workers.learn(
+                self.learner, self.experience, self.position.updates, count
+            )
         self.position.updates += count
         self._version, self._published = self._version + 1, None
 
     def _padded(self, delivery: Delivery, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows all of one length, so that there is one program for them, and their first lane. The
-        first row is no step: it ends the lane's open episode if these steps do not go on with
-        it."""
+        """Return rows of one length, so that one program adds them all, and their first lane. The
+        first row is no step: it ends the lane's open episode if these steps do not continue it."""
         num_seeds, iterations, num_envs = rows.shape
         padded = np.zeros((num_seeds, self._length + 1, num_envs), rows.dtype)
         padded[:, 1 : iterations + 1] = rows
         padded["last"][:, 0] = delivery.torn
-        return padded, np.full(num_seeds, delivery.place * num_envs, np.int32)
+        return padded, np.full(num_seeds, delivery.slot * num_envs, np.int32)
 
-    # -- what is told, and what is kept ------------------------------------------------------
+    # -- metrics and checkpoints --------------------------------------------------------------
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         taken, self._episodes = self._episodes, []
@@ -266,13 +257,13 @@ class ClusterTrainer(Trainer):
         return total
 
     def facts(self) -> dict[str, float]:
-        """The line that says how the cluster is doing."""
-        pool = self._pool()
+        """Metrics of the cluster for the log."""
+        collectors, supervisor = self.collectors, self.collectors.supervisor
         facts = {
-            "collectors": pool.alive,
-            "collectors_replaced": pool.replaced,
-            "deliveries_lost": pool.lost,
-            "deliveries_ignored": pool.ignored,
+            "collectors": supervisor.started,
+            "collectors_replaced": supervisor.replaced,
+            "deliveries_lost": supervisor.lost,
+            "deliveries_ignored": collectors.ignored,
             "transitions_dropped": self._dropped,
             "replay_ratio": self.position.updates / max(self.steps, 1),
         }
@@ -280,66 +271,68 @@ class ClusterTrainer(Trainer):
             facts["staleness"] = float(np.mean(self._staleness))
             facts["staleness_max"] = max(self._staleness)
             self._staleness = []
-        if self._workers is not None:
-            facts |= self._workers.facts()
+        if self.workers is not None:
+            facts |= self.workers.metrics()
         return {name: float(value) for name, value in facts.items()}
 
     def _move_experience(self, places: tuple[str, ...]) -> None:
         super()._move_experience(places)
-        if isinstance(self._workers, GradientWorkers):
-            self._workers.use_buffer(self.buffer)
+        if isinstance(self.workers, BatchWorkers):
+            self.workers.use_buffer(self.buffer)
 
     def _experience_state_dict(self) -> StateDict:
-        if isinstance(self._workers, ShardedWorkers):
-            return self._workers.state_dict()
+        if isinstance(self.workers, ShardWorkers):
+            return self.workers.state_dict()
         return super()._experience_state_dict()
 
     def _load_experience(self, arrays: StateDict) -> None:
-        if isinstance(self._workers, ShardedWorkers):
-            self._workers.load_state_dict(arrays)
+        if isinstance(self.workers, ShardWorkers):
+            self.workers.load_state_dict(arrays)
         else:
             super()._load_experience(arrays)
 
     def _acting_state_dict(self) -> StateDict:
-        """Waits for what is in flight: it is kept, and learned from when the run goes on."""
-        pool = self._pool()
-        while pool.ordered():
-            self._take_in(pool, pool.deliveries())
+        """Wait for what is in flight: a checkpoint holds it, and a resumed run learns from it."""
+        collectors = self.collectors
+        while collectors.ordered():
+            self.take_in(collectors.deliveries())
         named = {"version": np.array(self._version)}
-        for slot, kept in zip(pool.slots, pool.ask("state_dict"), strict=True):
-            told = {"attempt": np.array(slot.attempt), "torn": np.array(slot.torn)}
-            named |= add_prefix(f"collector.{slot.place}", told | add_prefix("kept", kept or {}))
-        for number, delivery in enumerate(self._arrived):
+        states = collectors.state_dicts()
+        for slot, state in zip(collectors.slots, states, strict=True):
+            torn = np.array(slot.index in collectors.torn)
+            about = {"attempt": np.array(slot.attempt), "torn": torn}
+            named |= add_prefix(f"collector.{slot.index}", about | add_prefix("kept", state or {}))
+        for number, delivery in enumerate(self.arrived):
             order = delivery.order
-            told = {
-                "place": np.array(delivery.place),
+            about = {
+                "place": np.array(delivery.slot),
                 "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
             }
             fields = {name: delivery.rows[name] for name in self._rows.fields}
-            named |= add_prefix(f"arrived.{number}", told | add_prefix("rows", fields))
+            named |= add_prefix(f"arrived.{number}", about | add_prefix("rows", fields))
         return named
 
     def _load_acting(self, acting: StateDict) -> None:
-        """Everyone comes back with the episodes and the noise that they had; who had been lost
-        begins anew."""
+        """Restart all collectors with their open episodes and noise. A collector that had been
+        lost starts anew."""
         self._version = int(acting["version"])
-        places = range(max(self._cluster.collectors, 1))
-        stored = [select_prefix(acting, f"collector.{place}") for place in places]
-        kept = [select_prefix(one, "kept") for one in stored]
-        attempts = [int(one["attempt"]) + (not old) for one, old in zip(stored, kept, strict=True)]
-        self._supervisor = pool = self._engage(attempts)
-        pool.load_state_dict(kept)
-        for slot, one, old in zip(pool.slots, stored, kept, strict=True):
-            slot.torn = bool(one["torn"]) or not old
+        slots = range(max(self._cluster.collectors, 1))
+        stored = [select_prefix(acting, f"collector.{slot}") for slot in slots]
+        states = [select_prefix(one, "kept") for one in stored]
+        lost = [not state for state in states]
+        attempts = [int(one["attempt"]) + lost[slot] for slot, one in enumerate(stored)]
+        self._start_collectors(attempts)
+        self.collectors.load_state_dicts(states)
+        self.collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or lost[slot]}
         number = 0
         while one := select_prefix(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setup.num_seeds
-            place = int(one["place"])
+            slot = int(one["place"])
             rows = rows_of(self._rows.dtype, select_prefix(one, "rows"))
-            delivery = Delivery(place, attempts[place], order, rows, empty, {}, bool(torn))
-            self._arrived.append(delivery)
+            delivery = Delivery(slot, attempts[slot], order, rows, empty, {}, bool(torn))
+            self.arrived.append(delivery)
             number += 1
 
     def _make_update_schedule(self) -> UpdateSchedule:
@@ -351,15 +344,15 @@ class ClusterTrainer(Trainer):
 
     def close(self) -> None:
         self.transport.close()
-        if self._supervisor is not None:
-            self._supervisor.close()
-        if self._workers is not None:
-            self._workers.close()
+        if self._collectors is not None:
+            self._collectors.supervisor.close()
+        if self.workers is not None:
+            self.workers.close()
 
 
 def whole_chunks(update_schedule: UpdateSchedule, length: int) -> UpdateSchedule:
-    """Learning begins with the first step of a chunk: all of them then owe as many updates,
-    and one program does."""
+    """Let learning begin with the first step of a chunk: then the same number of updates is due
+    after every chunk, and one program does them."""
     begins = update_schedule.first_learning_iteration
     if begins == 0:
         return update_schedule
@@ -367,7 +360,7 @@ def whole_chunks(update_schedule: UpdateSchedule, length: int) -> UpdateSchedule
 
 
 def join(cluster: Cluster) -> Any:
-    """A Ray that has room for all that is asked for."""
+    """Return a Ray that has cores for all processes of the cluster."""
     needed = cluster.remote * cluster.cpus_each
     ray = connect(cluster.address, needed)
     if cores(ray) < needed:
@@ -376,17 +369,3 @@ def join(cluster: Cluster) -> Any:
             f"{needed:g} cores, the cluster has {cores(ray):g}: ask for fewer, or lower cpus_each"
         )
     return ray
-
-
-def sendable(recipe: Recipe) -> Recipe:
-    """Refuses, before anything starts, what cannot travel."""
-    import cloudpickle
-
-    try:
-        cloudpickle.dumps(recipe)
-    except Exception as error:
-        raise ConfigError(
-            "these environments cannot be sent to collectors: give an id, or a callable that makes "
-            f"one ({type(error).__name__}: {error})"
-        ) from error
-    return recipe

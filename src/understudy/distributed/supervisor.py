@@ -1,195 +1,256 @@
-"""The supervisor of the collectors: gives orders, takes in deliveries, replaces who is lost.
+"""The supervisor of remote processes on Ray: it starts, calls and replaces one in every slot.
 
-Every delivery names its place, the attempt of the collector there and the number of the order. Only
-the one that is expected next is taken; all else is late, or a double, and is left aside. So
-nothing is counted twice, whatever the network does.
+Collectors, gradient workers, replay shards and population runners are all processes of a
+`Supervisor`. A process that dies, or exceeds its time limit, is killed, and the next attempt takes
+its slot. An answer belongs to the reference of its call, and replacing a process forgets its calls.
+So a late answer is never read, and nothing counts twice.
+
+The supervisor gives up with a `ClusterError` if one slot fails too often in a row, or if all slots
+are silent at the same time.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
-from understudy.distributed.collectors import Delivery, Order
+from understudy.distributed.config import Cluster
+from understudy.distributed.connect import cores, first_line, load_ray, send_recipe
 from understudy.errors import ClusterError
 
-MOST_FRUITLESS = 5  # collectors of one place that may die one after the other without a delivery
-SECONDS_TO_WAIT = 0.5  # for a delivery, before looking at the clock and at signals
+MAX_FAILURES = 5  # of one slot, in a row
+SECONDS_TO_WAIT = 0.5  # for an answer, before looking at the clock and at signals
 SECONDS_TO_START = 120.0  # a process, Ray's and ours, on a busy machine, and what it compiles
+STORE_TRIES = 5  # of an object that Ray's object store refuses
+STORE_PAUSE = 0.1  # seconds before the second try; twice as long before each one after it
 
 _log = logging.getLogger("understudy.distributed")
 
 
 @final
+@dataclass(eq=False)
 class Slot:
-    """A place among the collectors, and who holds it now."""
+    """A place for a remote process, and the process that holds it now."""
 
-    def __init__(self, place: int, attempt: int, actor: Any):
-        self.place = place
-        self.fruitless = 0  # of its latest holders
-        self.torn = False  # the next delivery does not go on where the last one taken ended
-        self.hold(attempt, actor)
-
-    def hold(self, attempt: int, actor: Any) -> None:
-        self.attempt, self.actor = attempt, actor
-        self.orders: dict[Any, Order] = {}  # by the reference to their delivery
-        self.ordered = self.expected = 0  # numbers of orders
-        self.heard, self.delivered = time.monotonic(), False
+    index: int
+    attempt: int  # which of the processes that held the slot one after the other
+    actor: Any = None
+    calls: dict[Any, Any] = field(default_factory=dict)  # Ray's reference -> the caller's note
+    failures: int = 0  # since the last answer, of all attempts
+    last_failure: str = ""
+    started: bool = False  # the present process has answered a call
+    since: float = 0.0  # time of its last answer, or of the call that ended its idle time
 
     @property
     def silent_for(self) -> float:
-        return time.monotonic() - self.heard if self.orders else 0.0
+        """Seconds without an answer; 0 while it has nothing to do."""
+        return time.monotonic() - self.since if self.calls else 0.0
+
+
+class Answer(NamedTuple):
+    """The end of one call."""
+
+    slot: Slot
+    note: Any  # of the call
+    value: Any  # None if it is lost
+    lost: bool = False  # in Ray's object store; the process is alive
 
 
 @final
 class Supervisor:
-    """Of collectors on Ray. `hire(place, attempt)` starts one."""
+    """Watches one process of `actor_class(recipe, index, attempt)` in each slot."""
 
     def __init__(
-        self, ray: Any, hire: Callable[[int, int], Any], attempts: list[int], patience: float
+        self,
+        ray: Any,
+        cluster: Cluster,
+        role: str,
+        actor_class: type,
+        recipe: Any,
+        attempts: list[int],
+        on_replace: Callable[[Slot, list[Any]], None],
     ):
-        self._ray, self._hire, self._patience = ray, hire, patience
-        self.slots = [
-            Slot(place, attempt, hire(place, attempt)) for place, attempt in enumerate(attempts)
-        ]
-        self.replaced = self.ignored = self.lost = 0
-        self._given_up = False
+        """`role` is the word for such a process in messages. `on_replace(slot, notes)` is called
+        when a new process holds the slot, with the notes of the calls that were not answered."""
+        self.ray, self._patience, self._role = ray, cluster.patience, role
+        self._actor_class = ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(actor_class)
+        self._recipe, self._on_replace = send_recipe(ray, role, recipe), on_replace
+        self.replaced = self.lost = 0
+        self.given_up: ClusterError | None = None
+        self.slots = [Slot(index, attempt) for index, attempt in enumerate(attempts)]
+        for slot in self.slots:
+            self._start(slot)
 
     @property
-    def alive(self) -> int:
-        """Those who have delivered since they began."""
-        return sum(slot.delivered for slot in self.slots)
+    def started(self) -> int:
+        """Processes that have answered a call."""
+        return sum(slot.started for slot in self.slots)
 
-    def order(self, slot: Slot, policy: Any, version: int, iterations: int, random: bool) -> None:
-        """Have a collector take steps by a policy (a reference to one)."""
-        order = Order(slot.ordered, version, iterations, random)
-        slot.ordered += 1
-        if not slot.orders:  # it was idle, not silent
-            slot.heard = time.monotonic()
-        slot.orders[slot.actor.collect.remote(policy, order)] = order
+    def call(self, slot: Slot, method: str, *arguments: Any, note: Any = None) -> Any:
+        """Call a method of the process in a slot, and return Ray's reference at once."""
+        if not slot.calls:
+            slot.since = time.monotonic()
+        remote = getattr(slot.actor, method).remote
+        reference = retry_while_full(self.ray, lambda: remote(*arguments))
+        slot.calls[reference] = note
+        return reference
 
-    def ordered(self) -> int:
-        """Iterations that are on their way."""
-        if self._given_up:
-            return 0
-        return sum(order.iterations for slot in self.slots for order in slot.orders.values())
+    def call_all(self, method: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
+        """Call a method of all processes, and return the answers: None of a process that had to be
+        replaced, and None of all after giving up."""
+        answers: list[Any] = [None] * len(self.slots)
+        if self.given_up:
+            return answers
+        each = arguments or [()] * len(self.slots)
+        open_calls = {self.call(slot, method, *each[slot.index]) for slot in self.slots}
+        while open_calls := open_calls & {call for slot in self.slots for call in slot.calls}:
+            for answer in self.answers(open_calls):
+                answers[answer.slot.index] = answer.value
+        return answers
 
-    def deliveries(self) -> list[Delivery]:
-        """What has come, place by place; waits a moment for the first. Whose work was lost holds
-        no orders afterwards."""
-        waiting = {ref: slot for slot in self.slots for ref in slot.orders}
-        if not waiting:
-            return []
-        ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=SECONDS_TO_WAIT)
+    def answers(self, references: Collection[Any] | None = None) -> Iterator[Answer]:
+        """Replace silent processes, then yield what has arrived, in the order of the calls of each
+        slot. Wait a moment for the first answer. `references` are the calls to look at (default:
+        all of them)."""
+        waiting: dict[Slot, list[Any]] = {}
+        for slot in self.slots:
+            calls = [call for call in slot.calls if references is None or call in references]
+            if calls:
+                waiting[slot] = calls
+        every = [call for calls in waiting.values() for call in calls]
+        if not every:
+            return
+        ready, _ = self.ray.wait(every, num_returns=1, timeout=SECONDS_TO_WAIT)
         if ready:
-            ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-        arrived = []
-        # In the order in which they were asked for: a later one cannot be expected first.
-        for ref, slot in waiting.items():
-            if ref in ready and ref in slot.orders:  # not so if it was replaced a moment ago
-                arrived += self._take(slot, ref)
-        self._look_after()
-        return arrived
+            ready, _ = self.ray.wait(every, num_returns=len(every), timeout=0)
+        arrived = set(ready)
+        self._replace_silent([slot for slot, calls in waiting.items() if calls[0] not in arrived])
+        for slot, calls in waiting.items():
+            for call in calls:
+                if call not in arrived or call not in slot.calls:  # its process was replaced
+                    break
+                yield from self._take(slot, call)
 
-    def _take(self, slot: Slot, ref: Any) -> list[Delivery]:
-        """The delivery, if it is the one expected."""
-        errors = self._ray.exceptions
-        lost = (errors.ObjectLostError, errors.ObjectStoreFullError, errors.RaySystemError)
+    def _take(self, slot: Slot, reference: Any) -> list[Answer]:
+        errors = self.ray.exceptions
+        lost = (errors.ObjectLostError, errors.ObjectStoreFullError, errors.OutOfDiskError,
+                errors.RaySystemError)  # fmt: skip
+        died = (errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError)
         try:
-            delivery = self._ray.get(ref)
-        except errors.RayActorError as error:
-            self.replace(slot, f"was lost ({type(error).__name__})")
-            return []
+            value = self.ray.get(reference)
         except errors.RayTaskError as error:
-            if isinstance(error.cause, lost):  # it could not put its steps where we could see them
-                return self._lose(slot, ref, error.cause)
-            raise error.cause from error
+            if not isinstance(error.cause, lost):
+                raise error.cause from error
+            return self._lose(slot, reference, error.cause)
         except lost as error:
-            return self._lose(slot, ref, error)
-        slot.orders.pop(ref)
-        if not self.expects(slot, delivery):
+            return self._lose(slot, reference, error)
+        except died as error:
+            self._refuse_if_it_cannot_start(error)
+            self.replace(slot, f"died ({type(error).__name__})")
             return []
-        torn, slot.torn = slot.torn, False
-        return [delivery._replace(torn=torn)]
+        slot.failures, slot.started, slot.since = 0, True, time.monotonic()
+        return [Answer(slot, slot.calls.pop(reference), value)]
 
-    def _lose(self, slot: Slot, ref: Any, why: Exception) -> list[Delivery]:
-        """The steps were taken, but nobody will ever see them: others are taken instead."""
-        slot.orders.pop(ref)
-        slot.expected, slot.torn, slot.heard = slot.expected + 1, True, time.monotonic()
+    def _lose(self, slot: Slot, reference: Any, error: Exception) -> list[Answer]:
+        """The process is alive, but its answer, or what it was sent, cannot be read."""
+        note, slot.since = slot.calls.pop(reference), time.monotonic()
         self.lost += 1
-        _log.warning("a delivery of collector %d was lost: %s", slot.place, why)
-        return []
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        _log.warning("an answer of %s %d was lost: %s", self._role, slot.index, reason)
+        self._count_failure(slot, f"had its answer lost ({reason})")
+        return [Answer(slot, note, None, lost=True)]
 
-    def expects(self, slot: Slot, delivery: Delivery) -> bool:
-        """Whether this is the next delivery of the attempt in the slot. If so, it is taken."""
-        if (delivery.attempt, delivery.order.number) != (slot.attempt, slot.expected):
-            self.ignored += 1
-            return False
-        slot.expected += 1
-        slot.fruitless, slot.delivered, slot.heard = 0, True, time.monotonic()
-        return True
-
-    def replace(self, slot: Slot, why: str) -> None:
-        """Another collector takes the place. It is sent the present policy with its first order."""
-        slot.fruitless += 1
-        if slot.fruitless >= MOST_FRUITLESS:
-            self._given_up = True
-            raise ClusterError(
-                f"collector {slot.place} was replaced {slot.fruitless} times without delivering a "
-                f"single step, the last time because it {why}"
-            )
-        _log.warning("collector %d %s: it is replaced", slot.place, why)
-        self._ray.kill(slot.actor)
+    def replace(self, slot: Slot, reason: str) -> None:
+        """Kill the process in a slot, and start another one."""
+        self._count_failure(slot, reason)
+        _log.warning("%s %d %s: it is replaced", self._role, slot.index, reason)
+        self.ray.kill(slot.actor)
         self.replaced += 1
-        slot.hold(slot.attempt + 1, self._hire(slot.place, slot.attempt + 1))
-        slot.torn = True
+        notes = list(slot.calls.values())
+        slot.attempt += 1
+        self._start(slot)
+        self._on_replace(slot, notes)
 
-    def _look_after(self) -> None:
-        """Replace who is silent for too long; give up when everyone is."""
-        silent = [slot for slot in self.slots if slot.silent_for > self._allowed(slot)]
-        if silent and len(silent) == len(self.slots):
-            self._given_up = True
-            cores = self._ray.cluster_resources().get("CPU", 0)
-            raise ClusterError(
-                f"no collector has delivered anything for {min(p.silent_for for p in silent):.0f} "
-                f"s ({len(self.slots)} were asked for, {self.replaced} were replaced; the cluster "
-                f"has {cores:g} cores)"
+    def _start(self, slot: Slot) -> None:
+        start = self._actor_class.remote
+        recipe, index, attempt = self._recipe, slot.index, slot.attempt
+        slot.actor = retry_while_full(self.ray, lambda: start(recipe, index, attempt))
+        slot.calls, slot.started, slot.since = {}, False, time.monotonic()
+
+    def _replace_silent(self, late: list[Slot]) -> None:
+        silent = [slot for slot in late if slot.silent_for > self._limit(slot)]
+        if len(silent) == len(self.slots):
+            seconds, have = min(slot.silent_for for slot in silent), cores(self.ray)
+            self._give_up(
+                f"no {self._role} has answered for {seconds:.0f} s ({len(silent)} were asked for, "
+                f"{self.replaced} were replaced; the cluster has {have:g} cores): see that it has "
+                f"cores for {len(silent)} of them, or raise the patience of the Cluster"
             )
         for slot in silent:
             self.replace(slot, f"was silent for {slot.silent_for:.0f} s")
 
-    def _allowed(self, slot: Slot) -> float:
-        """Seconds of silence."""
-        return self._patience if slot.delivered else max(self._patience, SECONDS_TO_START)
+    def _limit(self, slot: Slot) -> float:
+        """Seconds that the process in a slot may be silent."""
+        return self._patience if slot.started else max(self._patience, SECONDS_TO_START)
 
-    def load_state_dict(self, kept: list[Any]) -> None:
-        """Let everyone go on from what they had said of themselves; from nothing, anew."""
-        told = [
-            slot.actor.load_state_dict.remote(one)
-            for slot, one in zip(self.slots, kept, strict=True)
-            if one
-        ]
-        self._ray.get(told)
+    def _count_failure(self, slot: Slot, reason: str) -> None:
+        slot.failures, slot.last_failure = slot.failures + 1, reason
+        if slot.failures >= MAX_FAILURES:
+            self._give_up(
+                f"{self._role} {slot.index} failed {slot.failures} times in a row, the last time "
+                f"because it {reason}; see that the cluster has cores and memory for "
+                f"{len(self.slots)} of them"
+            )
 
-    def ask(self, method: str) -> list[Any]:
-        """Everyone's answer to the same question, None from those who are lost."""
-        errors, answers = self._ray.exceptions, []
-        if self._given_up:
-            return [None] * len(self.slots)
-        asked = [getattr(slot.actor, method).remote() for slot in self.slots]
-        for slot, ref in zip(self.slots, asked, strict=True):
-            try:
-                answers.append(self._ray.get(ref, timeout=self._allowed(slot)))
-            except (errors.RayActorError, errors.GetTimeoutError) as error:
-                self.replace(slot, f"did not answer ({type(error).__name__})")
-                answers.append(None)
-        return answers
+    def _refuse_if_it_cannot_start(self, error: Exception) -> None:
+        """Give up if the constructor raised an error: that of the next process would, too."""
+        if getattr(error, "actor_init_failed", False):
+            named = [line for line in str(error).splitlines() if "Error: " in line]
+            self._give_up(f"a {self._role} cannot start: {(named or [str(error)])[-1].strip()}")
 
-    def rested(self) -> None:
-        """Time that the learner has spent otherwise is nobody's silence."""
+    def _give_up(self, reason: str) -> None:
+        self.given_up = ClusterError(reason)
         for slot in self.slots:
-            slot.heard = time.monotonic()
+            slot.calls = {}
+        raise self.given_up
+
+    def reset_timeouts(self) -> None:
+        """Do not count time spent inside the learner towards a process's timeout."""
+        for slot in self.slots:
+            slot.since = time.monotonic()
 
     def close(self) -> None:
+        """Kill all processes. They belong to this process, and would end with it, too."""
         for slot in self.slots:
-            self._ray.kill(slot.actor)
+            with contextlib.suppress(Exception):  # the process may be gone, or Ray itself
+                self.ray.kill(slot.actor)
+        self.slots = []
+
+
+def read_recipe(recipe: list[Any]) -> Any:
+    """Fetch the recipe in a remote process. The device is chosen first, because arrays may be among
+    what is fetched."""
+    import jax
+
+    ray = load_ray()
+    if not ray.get_gpu_ids():
+        jax.config.update("jax_platforms", "cpu")
+    return ray.get(recipe[0])
+
+
+def retry_while_full(ray: Any, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns, and try again while Ray's object store is full."""
+    errors = ray.exceptions
+    for attempt in range(STORE_TRIES):
+        try:
+            return call()
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            if attempt == STORE_TRIES - 1:
+                raise ClusterError(
+                    f"Ray's object store refused an object {STORE_TRIES} times "
+                    f"({type(error).__name__}): give it more memory "
+                    "(ray start --object-store-memory)"
+                ) from error
+            time.sleep(STORE_PAUSE * 2**attempt)
