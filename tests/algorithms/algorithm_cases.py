@@ -78,14 +78,14 @@ def compiled(algorithm, method):
     return jax.jit(getattr(algorithm, method), static_argnums=STATIC.get(method, ()))
 
 
-_take_in = jax.jit(normalization.take_in)
+_update_normalizer = jax.jit(normalization.update_normalizer)
 
 
 def observed(state, rows, open_return=None):
     """The state with these observations (and returns) in its running statistics."""
     open_return = jnp.zeros(len(rows)) if open_return is None else open_return
     valid = jnp.ones(len(rows), bool)
-    return state._replace(normalizer=_take_in(state.normalizer, rows, open_return, valid))
+    return state._replace(normalizer=_update_normalizer(state.normalizer, rows, open_return, valid))
 
 
 def parts_of(state):

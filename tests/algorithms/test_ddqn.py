@@ -393,8 +393,8 @@ def test_the_presets_of_images_have_wide_streams(preset, seen, features):
     def shapes(**settings):
         config = DDQNConfig(**DDQNConfig.presets[preset], **settings)
         made = jax.eval_shape(lambda key: DDQN(config).init(Spec(seen, Discrete(6)), key), KEY)
-        senses, members = made.params.critic.senses, made.params.critic.members
-        assert jax.tree.leaves(senses)[-2].shape[-1] == features
+        encoder, members = made.params.critic.observation_encoder, made.params.critic.members
+        assert jax.tree.leaves(encoder)[-2].shape[-1] == features
         return members, sorted(leaf.shape for leaf in jax.tree.leaves(members))
 
     _, plain = shapes()

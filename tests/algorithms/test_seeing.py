@@ -15,7 +15,7 @@ from tests.algorithms.algorithm_cases import KEY, close, mapped, same
 from understudy.algorithms import find
 from understudy.algorithms.sac import losses
 from understudy.networks import Networks
-from understudy.networks.encoders import Borrowed, lend, with_senses
+from understudy.networks.encoders import SharedEncoder, share_encoder, with_observation_encoder
 from understudy.ops.densities import row_normals
 from understudy.types import ArraySpec, Batch, Continuous, Discrete, Spec
 
@@ -103,7 +103,7 @@ def gradients_of(name, size=PLAIN, **settings):
 def test_the_actors_gradient_stays_out_of_a_shared_encoder(name):
     state, plain = gradients_of(name)
     _, moved = gradients_of(name, BOLD)
-    assert isinstance(state.params.actor.senses, Borrowed)
+    assert isinstance(state.params.actor.observation_encoder, SharedEncoder)
     close(plain.critic, moved.critic, 1e-6)
     assert not same(plain.actor, moved.actor)
 
@@ -116,12 +116,12 @@ def test_the_actors_gradient_goes_into_it_where_that_is_asked_for(name):
 
     @jax.jit
     @jax.grad
-    def alone(senses):
-        return BOLD * term(with_senses(state.params.actor, senses), batch.observation)
+    def alone(encoder):
+        return BOLD * term(with_observation_encoder(state.params.actor, encoder), batch.observation)
 
-    wanted = alone(state.params.critic.senses)
+    wanted = alone(state.params.critic.observation_encoder)
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(wanted)) > 1e-2
-    added = mapped(np.subtract, moved.critic.senses, plain.critic.senses)
+    added = mapped(np.subtract, moved.critic.observation_encoder, plain.critic.observation_encoder)
     close(added, wanted, 1e-4)
     close(plain.critic.members, moved.critic.members, 1e-6)
 
@@ -136,21 +136,23 @@ def test_both_gradients_are_summed():
         coeff = jnp.exp(state.params.temperature)
         noise = row_normals(jax.random.split(KEY, 3)[0], batch.row, 4)
         actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
-        actor = lend(state.params.actor, state.params.critic)
+        actor = share_encoder(state.params.actor, state.params.critic)
         target = losses.critic_target(actor, state.targets.critic, batch, coeff, target_noise)
 
-        def actor_loss(senses):
-            seeing = with_senses(state.params.actor, senses)
+        def actor_loss(encoder):
+            seeing = with_observation_encoder(state.params.actor, encoder)
             return losses.actor_loss(seeing, state.params.critic, batch, coeff, actor_noise)[0]
 
         of_critics = jax.grad(lambda c: losses.critic_loss(c, batch, target)[0])(
             state.params.critic
         )
-        return of_critics.senses, jax.grad(actor_loss)(state.params.critic.senses)
+        return of_critics.observation_encoder, jax.grad(actor_loss)(
+            state.params.critic.observation_encoder
+        )
 
     of_critics, of_actor = each(state)
-    close(both.critic.senses, mapped(np.add, of_critics, of_actor), 1e-4)
-    close(gradients_of("sac")[1].critic.senses, of_critics, 1e-4)
+    close(both.critic.observation_encoder, mapped(np.add, of_critics, of_actor), 1e-4)
+    close(gradients_of("sac")[1].critic.observation_encoder, of_critics, 1e-4)
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(of_actor)) > 1e-3
 
 
@@ -159,11 +161,15 @@ def test_separate_encoders_begin_and_learn_by_themselves(name):
     state, plain = gradients_of(name, share_encoder=False)
     _, moved = gradients_of(name, BOLD, share_encoder=False)
     for ours, theirs in zip(
-        *map(weights, (state.params.actor.senses, state.params.critic.senses)), strict=True
+        *map(
+            weights,
+            (state.params.actor.observation_encoder, state.params.critic.observation_encoder),
+        ),
+        strict=True,
     ):
         assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
     close(plain.critic, moved.critic, 1e-6)
-    assert not same(plain.actor.senses, moved.actor.senses)
+    assert not same(plain.actor.observation_encoder, moved.actor.observation_encoder)
 
 
 def weights(tree):
@@ -172,10 +178,10 @@ def weights(tree):
 
 
 def changed(agent, steps):
-    """Whether each array of the critics' senses has moved after some training."""
-    before = agent.get_weights()["critic"].senses
+    """Whether each array of the critics' encoder has moved after some training."""
+    before = agent.get_weights()["critic"].observation_encoder
     agent.train(steps, **QUIET)
-    after = agent.get_weights()["critic"].senses
+    after = agent.get_weights()["critic"].observation_encoder
     agent.close()
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     return [bool((one != other).any()) for one, other in pairs]
@@ -237,7 +243,7 @@ def test_an_encoder_of_ones_own_for_one_picture():
     def begin_and_learn(key):
         state = made.init(SPEC, key)
         gradients, _ = made.gradients(state, batch_of_pictures(), key, made.update_mask(0))
-        return gradients.params.critic.senses
+        return gradients.params.critic.observation_encoder
 
     gradients = jax.tree.leaves(begin_and_learn(KEY))
     assert len(gradients) == 2 and all(np.any(leaf != 0) for leaf in gradients)
@@ -265,8 +271,8 @@ def test_addons_of_an_agent_that_remembers():
     learned = jax.jit(lambda key: begin(spec, key))(jax.random.PRNGKey(1))
     # a teacher of large actions: who comes near to it does not keep its own small
     loud = eqx.tree_at(lambda actor: actor.head.bias, learned.actor, jnp.array([2.0, -1.0]))
-    teacher = lend(loud, learned.critic)
-    with pytest.raises(us.UnderstudyError, match=r"give understudy\.networks\.lend"):
+    teacher = share_encoder(loud, learned.critic)
+    with pytest.raises(us.UnderstudyError, match=r"give understudy\.networks\.share_encoder"):
         us.kl_to_reference(learned.actor, 1.0)
     sizes, distances = [], []
     for penalty, nearness in ((30.0, 0.0), (0.0, 30.0)):

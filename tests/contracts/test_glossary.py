@@ -46,9 +46,6 @@ BRITISH = re.compile(
     r"|colour|behaviour|neighbour|centre|grey"
 )
 EXCEPTIONS = {
-    # Fields of a checkpoint that name networks; they change together with its next format.
-    "senses", "Senses", "_senses", "make_senses", "with_senses", "sight", "_make_sight",
-    "sight_key", "lend", "Borrowed",
     # Other meanings of the word.
     "member", "members",  # of an ensemble, and of a sweep
     "_same_members",  # of an archive, and of a sweep

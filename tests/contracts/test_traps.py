@@ -68,9 +68,9 @@ TRAPS = {
         ),
     ),
     "actor's gradient not stopped": Trap(
-        "algorithms/optim.py",
-        "if not isinstance(actor.senses, Borrowed) or not into_encoder:",
-        "if not isinstance(actor.senses, Borrowed):",
+        "algorithms/gradients.py",
+        "if not isinstance(actor.observation_encoder, SharedEncoder) or not into_encoder:",
+        "if not isinstance(actor.observation_encoder, SharedEncoder):",
         ("algorithms/test_seeing.py::test_the_actors_gradient_stays_out_of_a_shared_encoder",),
     ),
     "Ornstein-Uhlenbeck noise not restarted": Trap(

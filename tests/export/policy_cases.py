@@ -11,11 +11,11 @@ import numpy as np
 
 from understudy.algorithms import find
 from understudy.algorithms.ddqn.losses import mean_q
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.envs.spaces import to_real
 from understudy.export.describe import describe
 from understudy.networks import Networks, Statistics
-from understudy.networks.encoders import look
+from understudy.networks.encoders import encode_step
 from understudy.observation_packing import Packer
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
 
@@ -110,9 +110,9 @@ def _act(algorithm, policy, rows, first, memory, key, explore):
 
 @partial(jax.jit, static_argnums=0)
 def _scores(algorithm, policy, rows, memory):
-    seen = normalized(policy.seen, rows)
+    seen = normalize_observation(policy.normalizer, rows)
     if memory is not None:
-        seen, _ = look(policy[0], memory, seen, jnp.zeros(len(rows), bool))
+        seen, _ = encode_step(policy[0], memory, seen, jnp.zeros(len(rows), bool))
     if hasattr(policy, "critic"):
         return (mean_q(policy.critic, seen),)
     logits = policy.actor(seen).logits
@@ -185,11 +185,11 @@ def make(name, action, settings, seen=VECTOR, networks=None, seed=3) -> Case:
     policy = eqx.filter_jit(initial)(KEY)
     [(field, network)] = shapes.items()
     policy = policy._replace(**{field: jax.tree_util.tree_map_with_path(trained, network)})
-    if policy.seen is not None:
+    if policy.normalizer is not None:
         mean, variance = rng.normal(size=seen.shape), rng.uniform(0.04, 9.0, seen.shape)
         rest = jnp.asarray(np.full(seen.shape, 1e-8, np.float32))
         policy = policy._replace(
-            seen=Statistics(jnp.int32(99), jnp.float32(mean), jnp.float32(variance), rest)
+            normalizer=Statistics(jnp.int32(99), jnp.float32(mean), jnp.float32(variance), rest)
         )
     return Case(built, policy, spec)
 

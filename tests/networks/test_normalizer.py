@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.networks import initial_statistics, normalize, take_in
+from understudy.networks import initial_statistics, normalize, update_statistics
 from understudy.networks.normalizer import MAX_COUNT, Statistics
 
 # All chunks are padded to one length with invalid rows, so that one program serves them all.
 LONGEST = 16
-take = jax.jit(take_in)
+take = jax.jit(update_statistics)
 
 
 def everything_valid(rows):
@@ -51,7 +51,7 @@ def test_moments_are_numpys_over_the_concatenation(sizes, offset, scale, seed):
     mean, variance = seen.mean(0), seen.var(0)
     # the mean is rounded once (half a unit in its last place); nothing else may know the offset
     np.testing.assert_allclose(statistics.mean, mean, rtol=6e-8, atol=1e-6 * scale)
-    exact = np.asarray(statistics.mean, np.float64) + np.asarray(statistics.rest)
+    exact = np.asarray(statistics.mean, np.float64) + np.asarray(statistics.compensation)
     np.testing.assert_allclose(exact, mean, rtol=1e-12, atol=1e-6 * scale)
     np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5, atol=1e-6 * scale**2)
 
@@ -63,7 +63,7 @@ def test_how_rows_are_cut_into_chunks_does_not_matter(cuts, seed):
     for chunk in np.split(rows, sorted(cuts)):
         for part in np.split(chunk, range(LONGEST, len(chunk), LONGEST)):
             statistics = take(statistics, *padded(part, seed))
-    at_once = take_in(
+    at_once = update_statistics(
         initial_statistics((1,)), jnp.asarray(rows, jnp.float32), everything_valid(rows)
     )
     assert int(statistics.count) == int(at_once.count) == 40
@@ -74,13 +74,13 @@ def test_how_rows_are_cut_into_chunks_does_not_matter(cuts, seed):
 def test_worked_by_hand():
     """1, 3 and then 8: mean 4, variance (9 + 1 + 16)/3. The row between them is no row."""
     rows, valid = jnp.array([1.0, 99.0, 3.0]), jnp.array([True, False, True])
-    statistics = take_in(initial_statistics(()), rows, valid)
+    statistics = update_statistics(initial_statistics(()), rows, valid)
     assert (int(statistics.count), float(statistics.mean), float(statistics.variance)) == (
         2,
         2.0,
         1.0,
     )
-    statistics = take_in(statistics, jnp.array([8.0]), jnp.array([True]))
+    statistics = update_statistics(statistics, jnp.array([8.0]), jnp.array([True]))
     assert int(statistics.count) == 3
     assert float(statistics.mean) == pytest.approx(4.0, rel=1e-6)
     assert float(statistics.variance) == pytest.approx(26 / 3, rel=1e-6)
@@ -89,10 +89,10 @@ def test_worked_by_hand():
 @pytest.mark.parametrize("rows", [0, 3])
 def test_no_valid_rows_change_nothing(rows):
     data = jnp.asarray(np.random.default_rng(0).normal(5.0, size=(7, 2)), jnp.float32)
-    some = take_in(initial_statistics((2,)), data, everything_valid(data))
+    some = update_statistics(initial_statistics((2,)), data, everything_valid(data))
     huge = some._replace(mean=jnp.full(2, 1e25))  # whose square is no float32
     for statistics in (initial_statistics((2,)), some, huge):
-        after = take_in(statistics, jnp.full((rows, 2), jnp.nan), jnp.zeros(rows, bool))
+        after = update_statistics(statistics, jnp.full((rows, 2), jnp.nan), jnp.zeros(rows, bool))
         for new, old in zip(after, statistics, strict=True):
             np.testing.assert_array_equal(new, old)
 
@@ -106,7 +106,7 @@ def test_one_row_at_a_time_does_not_get_stuck(offset):
     data = (offset + rng.normal(size=100_000) + np.linspace(0.0, 2.0, 100_000)).astype(np.float32)
 
     def step(statistics, row):
-        return take_in(statistics, row[None], jnp.ones(1, bool)), None
+        return update_statistics(statistics, row[None], jnp.ones(1, bool)), None
 
     statistics, _ = jax.jit(lambda data: jax.lax.scan(step, initial_statistics(()), data))(data)
     seen = data.astype(np.float64)
@@ -118,7 +118,7 @@ def test_one_row_at_a_time_does_not_get_stuck(offset):
 def test_the_count_stops_before_it_overflows():
     many = Statistics(jnp.int32(MAX_COUNT - 1), jnp.zeros(()), jnp.ones(()), jnp.zeros(()))
     for _ in range(3):
-        many = take_in(many, jnp.ones(4), jnp.ones(4, bool))
+        many = update_statistics(many, jnp.ones(4), jnp.ones(4, bool))
         assert int(many.count) == MAX_COUNT
         assert np.isfinite(many.mean) and float(many.variance) == pytest.approx(1.0, rel=1e-5)
 
@@ -126,7 +126,7 @@ def test_the_count_stops_before_it_overflows():
 def test_normalize_is_its_formula():
     rng = np.random.default_rng(0)
     rows = rng.normal([-3.0, 100.0], [0.1, 20.0], size=(500, 2))
-    statistics = take_in(
+    statistics = update_statistics(
         initial_statistics((2,)), jnp.asarray(rows, jnp.float32), everything_valid(rows)
     )
     got = np.asarray(normalize(statistics, jnp.asarray(rows, jnp.float32)))
@@ -154,14 +154,14 @@ def test_a_constant_entry_stays_finite_and_zero():
     rows = jnp.full((100, 1), 1000.1)
     statistics = initial_statistics((1,))
     for chunk in (rows[:33], rows[33:40], rows[40:]):
-        statistics = take_in(statistics, chunk, everything_valid(chunk))
+        statistics = update_statistics(statistics, chunk, everything_valid(chunk))
     np.testing.assert_array_equal(statistics.variance, [0.0])
     np.testing.assert_array_equal(normalize(statistics, rows), np.zeros((100, 1)))
 
 
 def test_bytes_are_numbers_too():
     rows = jnp.array([[0, 255], [255, 255]], jnp.uint8)
-    statistics = take_in(initial_statistics((2,)), rows, jnp.ones(2, bool))
+    statistics = update_statistics(initial_statistics((2,)), rows, jnp.ones(2, bool))
     np.testing.assert_allclose(statistics.mean, [127.5, 255.0])
     np.testing.assert_allclose(statistics.variance, [127.5**2, 0.0])
     np.testing.assert_allclose(normalize(statistics, rows), [[-1.0, 0.0], [1.0, 0.0]], rtol=1e-6)
@@ -173,9 +173,9 @@ def test_statistics_belong_to_a_donated_state_of_many_members():
     members = jax.vmap(lambda _: initial_statistics((2,)))(jnp.arange(3))
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 2)), jnp.float32)
     valid = jnp.array([[True] * 8, [False] * 8, [True] * 4 + [False] * 4])
-    lifted = jax.vmap(take_in)(members, rows, valid)
+    lifted = jax.vmap(update_statistics)(members, rows, valid)
     np.testing.assert_array_equal(lifted.count, [8, 0, 4])
     np.testing.assert_allclose(lifted.mean[2], np.mean(rows[2, :4], 0), rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(lifted.variance[1], [1.0, 1.0])
-    donating = jax.jit(take_in, donate_argnums=0)
+    donating = jax.jit(update_statistics, donate_argnums=0)
     assert int(donating(initial_statistics((2,)), rows[0], valid[0]).count) == 8

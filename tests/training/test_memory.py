@@ -75,10 +75,10 @@ def with_replay(algorithm, env, memory):
 
 
 def member_of(trainer, member):
-    """A member's experience and senses, as NumPy."""
+    """A member's experience and encoder, as NumPy."""
     of_all = jax.device_get((trainer.experience, trainer.policy()))
     experience, policy = jax.tree.map(lambda x: x[member], of_all)
-    return experience, policy[0].senses
+    return experience, policy[0].observation_encoder
 
 
 HYPER = {"gamma": jnp.float32(0.9), "reward_scale": jnp.float32(1)}
@@ -90,8 +90,8 @@ def sample(buffer, kept, key):
 
 
 @jax.jit
-def recompute(senses, history):
-    return senses.memories(history)
+def recompute(encoder, history):
+    return encoder.memories(history)
 
 
 # Each kind of memory, and each loop.
@@ -113,10 +113,10 @@ def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
     assert isinstance(trainer, loop) and trainer.position.updates == 0
     resets = compared = 0
     for member in range(MEMBERS):
-        kept, senses = member_of(trainer, member)
+        kept, encoder = member_of(trainer, member)
         buffer = dataclasses.replace(trainer.buffer, batch_size=64)
         batch, place = sample(buffer, kept, jax.random.PRNGKey(0))
-        memories = np.asarray(recompute(senses, batch.observation))
+        memories = np.asarray(recompute(encoder, batch.observation))
         history, place = jax.device_get((batch.observation, place))
         starts = kept.recurrent_state.shape[1]
         lane, start = place // starts, place % starts
@@ -137,14 +137,14 @@ def test_replayed_memory_is_the_recorded_one(algorithm, env, loop, memory):
 
 
 @partial(jax.jit, static_argnums=0)
-def look_back(buffer, kept, senses):
+def look_back(buffer, kept, encoder):
     """A rollout's steps, what they were acted from, their memories and what follows them."""
     steps, _ = buffer.sample(kept, jax.random.PRNGKey(0), HYPER)
     steps = steps._replace(last=steps.last | ~steps.valid)
     before, after = histories(steps)
-    memories = senses.memories(before)  # [envs, time, memory]
-    ahead = senses.cell(memories, steps.next_observation.swapaxes(0, 1))
-    return before.first, memories, senses(after), senses.cell.features(ahead)
+    memories = encoder.memories(before)  # [envs, time, memory]
+    ahead = encoder.cell(memories, steps.next_observation.swapaxes(0, 1))
+    return before.first, memories, encoder(after), encoder.cell.features(ahead)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_rollouts_memory_is_the_recorded_one(env, memory):
     trainer = trained("a2c", env, config, 37)
     resets = 0
     for member in range(MEMBERS):
-        kept, senses = member_of(trainer, member)
-        first, memories, following, ahead = jax.device_get(look_back(trainer.buffer, kept, senses))
+        kept, encoder = member_of(trainer, member)
+        first, memories, following, ahead = jax.device_get(look_back(trainer.buffer, kept, encoder))
         recorded = np.roll(kept.recurrent_state, -int(kept.cursor), axis=0)
         for time in range(1, 12):
             again = np.where(first[:, time, None], 0.0, memories[:, time - 1])
@@ -176,14 +176,14 @@ def test_a_rollouts_memory_is_the_recorded_one(env, memory):
 
 def test_no_gradient_goes_through_the_burn_in():
     trainer = with_replay("sac", Hallway, "gru")
-    kept, senses = member_of(trainer, 0)
+    kept, encoder = member_of(trainer, 0)
     buffer = dataclasses.replace(trainer.buffer, batch_size=16)
     batch, _ = sample(buffer, kept, jax.random.PRNGKey(1))
 
     def total(observation):
         history = jax.tree.map(lambda x: x, batch.observation)
         object.__setattr__(history, "observation", observation)
-        return jnp.sum(senses(history) ** 2)
+        return jnp.sum(encoder(history) ** 2)
 
     slope = jax.jit(jax.grad(total))(batch.observation.observation)
     slope, burn_in = np.asarray(slope), batch.observation.burn_in

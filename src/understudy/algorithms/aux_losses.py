@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.algorithms.base import LossAddon
-from understudy.networks.encoders import Borrowed
+from understudy.networks.encoders import SharedEncoder
 from understudy.networks.heads import DeterministicActor, SquashedGaussianActor
 from understudy.networks.state_dependent import StateDependentActor, state_dependent_std
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
@@ -41,12 +41,12 @@ def add_terms(
 
 def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
     """Hold the policy near `reference`, an actor of the same kind, such as another agent's:
-    adds coefficient · KL(policy ‖ reference). One that sees or remembers by its critics' senses
-    is given them by `understudy.networks.lend(actor, critic)`."""
-    if isinstance(reference.senses, Borrowed):
+    adds coefficient · KL(policy ‖ reference). One that sees or remembers by its critics' observation_encoder
+    is given them by `understudy.networks.share_encoder(actor, critic)`."""
+    if isinstance(reference.observation_encoder, SharedEncoder):
         raise ConfigError(
             "kl_to_reference: this actor sees by its critics' encoder or memory; give "
-            "understudy.networks.lend(actor, critic)"
+            "understudy.networks.share_encoder(actor, critic)"
         )
 
     def reference_kl(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:

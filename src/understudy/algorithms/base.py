@@ -30,7 +30,7 @@ from understudy.algorithms.optim import (
 from understudy.algorithms.spec_check import check_spec
 from understudy.algorithms.train_state import NoTargets, TrainState
 from understudy.networks import Networks
-from understudy.networks.encoders import look
+from understudy.networks.encoders import encode_step
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar, Spec, Tree
 
 # (actor, batch, key) -> (a scalar added to the actor's loss, metrics to log)
@@ -115,7 +115,7 @@ class Algorithm(abc.ABC):
             params=params,
             targets=self.target_class(*targets),
             opt_state=self.optimizers.init(params),
-            normalizer=normalization.begin(self.config, spec),
+            normalizer=normalization.init_normalizer(self.config, spec),
             hyper=self.init_hyper(spec),
             updates=jnp.int32(0),
             key=key,
@@ -146,11 +146,11 @@ class Algorithm(abc.ABC):
 
         `first` marks rows whose episode has just begun, where memory restarts.
         """
-        observation = normalization.normalized(policy.seen, observation)
+        observation = normalization.normalize_observation(policy.normalizer, observation)
         if not self.config.memory_width:
             return self.choose(policy, memory, observation, first, key, explore)
         # The first part of every policy is the network that acts.
-        seen, hidden = look(policy[0], memory.hidden, observation, first)
+        seen, hidden = encode_step(policy[0], memory.hidden, observation, first)
         assert hidden is not None
         action, noise, extras = self.choose(policy, memory.noise, seen, first, key, explore)
         return action, Memory(hidden, noise), extras
@@ -171,10 +171,10 @@ class Algorithm(abc.ABC):
     def memory(self, policy: Any, num_envs: int) -> Tree:
         """The memory before a first step; empty for algorithms that need none. (The policy says
         how large things are.)"""
-        noise, width = self.lingering_noise(policy, num_envs), self.config.memory_width
+        noise, width = self.init_noise(policy, num_envs), self.config.memory_width
         return Memory(jnp.zeros((num_envs, width)), noise) if width else noise
 
-    def lingering_noise(self, policy: Any, num_envs: int) -> Tree:
+    def init_noise(self, policy: Any, num_envs: int) -> Tree:
         """What exploration carries from step to step, before the first one."""
         return ()
 

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from understudy.algorithms.optim import Flag, when
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import seen_by_both
-from understudy.networks.encoders import Borrowed, lend, with_senses
-from understudy.networks.ensembles import chosen, size_of
+from understudy.networks import encode_shared
+from understudy.networks.encoders import SharedEncoder, share_encoder, with_observation_encoder
+from understudy.networks.ensembles import select_critics, ensemble_size
 from understudy.types import Key, Metrics, Scalar, Tree
 
 Objective = Callable[[Any], tuple[Scalar, Any]]  # of an actor: its loss, and what else to know
@@ -22,31 +22,37 @@ def differentiate_actor(
 ) -> tuple[tuple[Scalar, Any], Any, Tree | None]:
     """An actor's loss with its extras, its gradient, and the gradient into what the actor shares
     with the critics, where that is wanted and shared (otherwise None)."""
-    if not isinstance(actor.senses, Borrowed) or not into_encoder:
-        of_actor = jax.value_and_grad(lambda own: objective(lend(own, critic)), has_aux=True)
+    if not isinstance(actor.observation_encoder, SharedEncoder) or not into_encoder:
+        of_actor = jax.value_and_grad(
+            lambda own: objective(share_encoder(own, critic)), has_aux=True
+        )
         return *of_actor(actor), None
     both = jax.value_and_grad(
-        lambda own, senses: objective(with_senses(own, senses)), argnums=(0, 1), has_aux=True
+        lambda own, observation_encoder: objective(
+            with_observation_encoder(own, observation_encoder)
+        ),
+        argnums=(0, 1),
+        has_aux=True,
     )
-    answer, (actor_gradient, shared) = both(actor, critic.senses)
+    answer, (actor_gradient, shared) = both(actor, critic.observation_encoder)
     return answer, actor_gradient, shared
 
 
-def for_actor(state: TrainState, batch: Any, config: Any) -> Any:
-    """A batch whose observations actor and critics have looked at by the senses they share, if no
+def encode_for_actor(state: TrainState, batch: Any, config: Any) -> Any:
+    """A batch whose observations actor and critics have looked at by the observation_encoder they share, if no
     gradient of the actor's goes into them."""
     if config.actor_trains_encoder:
         return batch
-    seen = seen_by_both(state.params.actor, state.params.critic, batch.observation)
+    seen = encode_shared(state.params.actor, state.params.critic, batch.observation)
     return batch._replace(observation=seen)
 
 
-def add_shared(critic_gradient: Any, shared: Tree | None) -> Any:
-    """The critics' gradient, with the actor's share in their senses."""
+def add_encoder_gradient(critic_gradient: Any, shared: Tree | None) -> Any:
+    """The critics' gradient, with the actor's share in their observation_encoder."""
     if shared is None:
         return critic_gradient
-    both = jax.tree.map(jnp.add, critic_gradient.senses, shared)
-    return with_senses(critic_gradient, both)
+    both = jax.tree.map(jnp.add, critic_gradient.observation_encoder, shared)
+    return with_observation_encoder(critic_gradient, both)
 
 
 def unless_delayed(flag: Flag, compute: Callable[[], tuple[Tree, Metrics]]) -> tuple[Tree, Metrics]:
@@ -69,14 +75,14 @@ def mean_over_steps(
     return jnp.mean(value, where=weight > 0)
 
 
-def drawn_critics(critics: Tree, count: int | None, key: Key) -> Tree:
+def sample_critics(critics: Tree, count: int | None, key: Key) -> Tree:
     """`count` of the stacked critics, drawn at random; all of them without a count.
 
     The key must be the whole batch's, not a row's: every shard asks the same critics."""
     if count is None:
         return critics
-    drawn = jax.random.choice(key, size_of(critics), (count,), replace=False)
-    return chosen(critics, drawn)
+    drawn = jax.random.choice(key, ensemble_size(critics), (count,), replace=False)
+    return select_critics(critics, drawn)
 
 
 def mean_of_shards(shards: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from understudy.networks.encoders import make_senses
+from understudy.networks.encoders import make_observation_encoder
 from understudy.types import (
     ArraySpec,
     ConfigError,
@@ -57,7 +57,9 @@ def _check_observation(algorithm: Any, seen: ArraySpec) -> None:
     if getattr(config, "random_shift", 0) and not seen.is_image:
         raise ConfigError(f"{name}: random_shift is for images")
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
-    jax.eval_shape(lambda key: make_senses(seen, config, algorithm.networks.encoder, key)[0], key)
+    jax.eval_shape(
+        lambda key: make_observation_encoder(seen, config, algorithm.networks.encoder, key)[0], key
+    )
 
 
 def adapt_spec(algorithm: Any, spec: Spec) -> Spec:

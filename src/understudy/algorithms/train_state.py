@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Int32
 
-from understudy.algorithms.normalization import Running
+from understudy.algorithms.normalization import Normalizer
 from understudy.types import Key, Scalar, Tree
 
 
@@ -16,7 +16,7 @@ class TrainState(NamedTuple):
     params: Any  # what optimizers move, by name: networks, and numbers such as a temperature
     targets: Any  # slowly moving copies, under the names of what they follow
     opt_state: dict[str, Tree]  # of every optimizer, under the names of what they move
-    normalizer: Running  # statistics of observations and returns
+    normalizer: Normalizer  # statistics of observations and returns
     hyper: dict[str, Scalar]  # hyper-parameters that can move
     updates: Int32[Array, ""]
     key: Key

@@ -12,10 +12,16 @@ import numpy as np
 from understudy import networks
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import round_down, round_up
-from understudy.networks.cnn import Conv, ImpalaCNN, Section, SmallCNN, image_shape, picture_axes
+from understudy.networks.cnn import Conv, ImpalaCNN, Section, image_axes, image_shape
 from understudy.networks.custom import PerSample
-from understudy.networks.encoders import Fusion, OfEntries, Picture, Plain, Senses
-from understudy.networks.ensembles import chosen, size_of
+from understudy.networks.encoders import (
+    CustomDictEncoder,
+    DictEncoder,
+    Identity,
+    ImageEncoder,
+    ObservationEncoder,
+)
+from understudy.networks.ensembles import ensemble_size, select_critics
 from understudy.networks.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
 from understudy.networks.rnn import GRU
 from understudy.runner import Description, Node
@@ -41,14 +47,14 @@ def describe(
     """
     _refuse_non_finite(policy)
     graph, seen = Graph(), "observation"
-    if policy.seen is not None:
-        deviation = np.sqrt(np.asarray(policy.seen.variance) + np.float32(1e-8))
-        mean = graph.keep("normalizer.mean", policy.seen.mean)
+    if policy.normalizer is not None:
+        deviation = np.sqrt(np.asarray(policy.normalizer.variance) + np.float32(1e-8))
+        mean = graph.keep("normalizer.mean", policy.normalizer.mean)
         seen = graph.add("standardize", seen, mean, graph.keep("normalizer.deviation", deviation))
         seen = graph.clip(seen, -10.0, 10.0)
     # The first part of every policy is the network that acts.
-    senses: Any = getattr(policy[0], "senses", None)
-    features, next_memory = _perceive(graph, seen, senses)
+    encoder: Any = getattr(policy[0], "observation_encoder", None)
+    features, next_memory = _encode_observation(graph, seen, encoder)
     if hasattr(policy, "actor"):
         mode, sample = _head(policy.actor, graph, features, policy)
     else:
@@ -62,7 +68,7 @@ def describe(
         nodes=tuple(graph.nodes),
         action=action,
         sample=sample,
-        memory=senses.cell.memory_size if next_memory else 0,
+        memory=encoder.cell.state_size if next_memory else 0,
         next_memory=next_memory,
         arrays=graph.arrays,
     )
@@ -124,12 +130,12 @@ class Graph:
         return x
 
 
-def _perceive(graph: Graph, x: str, senses: Any) -> tuple[str, str]:
+def _encode_observation(graph: Graph, x: str, encoder: Any) -> tuple[str, str]:
     """Add encoder and recurrent cell; returns the features and the next recurrent state ("" where
     there is none)."""
-    if not isinstance(senses, Senses):
+    if not isinstance(encoder, ObservationEncoder):
         return x, ""
-    x, cell = _encode_observation(graph, x, senses.sight), senses.cell
+    x, cell = _extract_features(graph, x, encoder.extractor), encoder.cell
     if cell is None:
         return x, ""
     projected = graph.dense(x, cell.input, "memory.input")
@@ -142,21 +148,21 @@ def _perceive(graph: Graph, x: str, senses: Any) -> tuple[str, str]:
     return graph.add("columns", after, start=0, end=cell.size), after
 
 
-def _encode_observation(graph: Graph, x: str, encoder: Any) -> str:
-    match encoder:
-        case Plain():
+def _extract_features(graph: Graph, x: str, extractor: Any) -> str:
+    match extractor:
+        case Identity():
             return x
-        case OfEntries():
-            return graph.encode(x, encoder.module, "encoder")
-        case Picture():
-            return _picture(encoder, graph, x, "encoder")
-        case Fusion():
-            return _fusion(encoder, graph, x)
+        case CustomDictEncoder():
+            return graph.encode(x, extractor.module, "encoder")
+        case ImageEncoder():
+            return _encode_image(extractor, graph, x, "encoder")
+        case DictEncoder():
+            return _encode_dict(extractor, graph, x)
         case _:
-            return graph.encode(x, encoder, "encoder")
+            return graph.encode(x, extractor, "encoder")
 
 
-def _fusion(encoder: Fusion, graph: Graph, x: str) -> str:
+def _encode_dict(encoder: DictEncoder, graph: Graph, x: str) -> str:
     """Take the entries of a Dict out of the bytes one by one, and join their features."""
     features, start = [], 0
     for part in encoder.parts:
@@ -166,28 +172,26 @@ def _fusion(encoder: Fusion, graph: Graph, x: str) -> str:
         place = {"start": start, "end": end, "dtype": part.dtype, "shape": shape}
         entry = graph.add("part", x, name=part.name, **place)
         if picture is not None:
-            entry = _picture(picture, graph, entry, f"encoder.{part.name}")
+            entry = _encode_image(picture, graph, entry, f"encoder.{part.name}")
         features.append(entry)
         start = end
     return graph.add("concat", *features)
 
 
-def _picture(picture: Picture, graph: Graph, x: str, name: str) -> str:
+def _encode_image(picture: ImageEncoder, graph: Graph, x: str, name: str) -> str:
     shape, frames = picture.spec.shape, picture.spec.frames
-    plane = picture_axes(shape, frames)
+    plane = image_axes(shape, frames)
     order = [*plane, *(axis for axis in range(len(shape)) if axis not in plane)]
     largest = 255.0 if picture.spec.dtype == "uint8" else 1.0
     seen_as = list(image_shape(shape, frames))
     x = graph.add("image", x, order=order, shape=seen_as, largest=largest)
-    encoder = picture.encoder
+    encoder = picture.cnn
     if isinstance(encoder, ImpalaCNN):
         for place, section in enumerate(encoder.sections):
             x = _section(section, graph, x, f"{name}.{place}")
         x = graph.add("relu", x)
     else:
-        single = isinstance(encoder, SmallCNN)
-        layers = (encoder.convolution,) if single else encoder.convolutions
-        for place, layer in enumerate(layers):
+        for place, layer in enumerate(encoder.convolutions):
             x = graph.add("relu", graph.conv(x, layer, f"{name}.{place}"))
     x = graph.add("flatten", x)
     return graph.add("relu", graph.dense(x, encoder.linear, f"{name}.linear"))
@@ -250,8 +254,8 @@ def _gaussian(actor: Any, graph: Graph, features: str) -> tuple[str, str]:
 
 def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
     """Add the choice with the highest mean value of the critics; and ε-greedy exploration."""
-    critics = size_of(policy.critic)
-    values = [_q_values(chosen(policy.critic, place), graph, x, place) for place in range(critics)]
+    critics = ensemble_size(policy.critic)
+    values = [_q_values(select_critics(policy.critic, place), graph, x, place) for place in range(critics)]
     greedy = graph.add("argmax", values[0] if critics == 1 else graph.add("mean", *values))
     epsilon = graph.keep("epsilon", policy.epsilon)
     return greedy, graph.add("epsilon_greedy", greedy, epsilon, choices=spec.action.size)

@@ -1,14 +1,14 @@
 """Networks as plain pytrees of arrays: encoders, heads, ensembles. No algorithm names here."""
 
 from understudy.networks.custom import Networks, arrays_only
-from understudy.networks.encoders import Plain, Recalled, Senses, lend
+from understudy.networks.encoders import Identity, Features, ObservationEncoder, share_encoder
 from understudy.networks.ensembles import (
     Critics,
-    chosen,
+    select_critics,
     ensemble,
     evaluate_ensemble,
-    perceive,
-    seen_by_both,
+    encode,
+    encode_shared,
 )
 from understudy.networks.heads import (
     BoundedGaussianActor,
@@ -23,7 +23,12 @@ from understudy.networks.heads import (
     StateValue,
 )
 from understudy.networks.mlp import MLP, Linear
-from understudy.networks.normalizer import Statistics, initial_statistics, normalize, take_in
+from understudy.networks.normalizer import (
+    Statistics,
+    initial_statistics,
+    normalize,
+    update_statistics,
+)
 from understudy.networks.state_dependent import (
     StateDependentActor,
     exploration_matrices,
@@ -45,23 +50,23 @@ __all__ = [
     "Plain",
     "QCritic",
     "QValues",
-    "Recalled",
-    "Senses",
+    "Features",
+    "ObservationEncoder",
     "SquashedGaussianActor",
     "StateDependentActor",
     "StateValue",
     "Statistics",
     "arrays_only",
-    "chosen",
+    "select_critics",
     "ensemble",
     "evaluate_ensemble",
     "exploration_matrices",
     "initial_statistics",
-    "lend",
+    "share_encoder",
     "normalize",
-    "perceive",
-    "seen_by_both",
+    "encode",
+    "encode_shared",
     "state_dependent_noise",
     "state_dependent_std",
-    "take_in",
+    "update_statistics",
 ]

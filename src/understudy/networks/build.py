@@ -5,7 +5,12 @@ from typing import Any
 import jax
 
 from understudy.networks.custom import EncoderMaker, Networks, build_encoder
-from understudy.networks.encoders import Borrowed, Senses, make_senses, with_senses
+from understudy.networks.encoders import (
+    SharedEncoder,
+    ObservationEncoder,
+    make_observation_encoder,
+    with_observation_encoder,
+)
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
 from understudy.networks.initializers import INITIALIZERS, scaled
@@ -22,15 +27,15 @@ def make_actor(
     networks: Networks,
     key: Key,
     gain: int | float | None = None,
-    borrow: bool = False,
+    share: bool = False,
 ) -> Any:
     """An actor: the standard encoder (or the user's) under the given head.
 
     `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialization.
-    With `borrow` it sees by the critics' senses, if observations need any.
+    With `share` it sees by the critics' observation_encoder, if observations need any.
     """
     encoder_key, head_key = jax.random.split(key)
-    senses, inputs = _senses(spec, config, networks, key)
+    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
 
     def standard(inputs: int, key: Key) -> MLP:
         return MLP(
@@ -43,13 +48,18 @@ def make_actor(
 
     encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
     actor = head(encoder, features, spec.action.size, head_key, scaled(config.initialization, gain))
-    return with_senses(actor, Borrowed() if borrow and isinstance(senses, Senses) else senses)
+    return with_observation_encoder(
+        actor,
+        SharedEncoder()
+        if share and isinstance(observation_encoder, ObservationEncoder)
+        else observation_encoder,
+    )
 
 
 def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
     """`config.num_critics` independently initialized Q(s, a), stacked."""
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
-    senses, seen = _senses(spec, config, networks, key)
+    observation_encoder, seen = _observation_encoder(spec, config, networks, key)
 
     def make(key: Key) -> QCritic:
         encoder_key, head_key = jax.random.split(key)
@@ -57,7 +67,7 @@ def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
         encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
         return QCritic(encoder, features, head_key, INITIALIZERS[config.initialization])
 
-    return _seeing(senses, ensemble(make, config.num_critics, key))
+    return _seeing(observation_encoder, ensemble(make, config.num_critics, key))
 
 
 def make_q_values(
@@ -72,7 +82,7 @@ def make_q_values(
     sizes = _sizes(config.critic_hidden_sizes, config)
     initializer = INITIALIZERS[config.initialization]
     choices = spec.action.n  # type: ignore[union-attr]
-    senses, inputs = _senses(spec, config, networks, key)
+    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
 
     def make(key: Key) -> QValues:
         encoder_key, head_key = jax.random.split(key)
@@ -91,7 +101,9 @@ def make_q_values(
         streams = own(features, value_key), own(features, advantage_key)
         return DuelingQValues(encoder, streams, width, choices, head_key, initializer)
 
-    return _seeing(senses, ensemble(make_dueling if dueling else make, config.num_critics, key))
+    return _seeing(
+        observation_encoder, ensemble(make_dueling if dueling else make, config.num_critics, key)
+    )
 
 
 def make_value(
@@ -100,26 +112,37 @@ def make_value(
     networks: Networks,
     key: Key,
     gain: int | float | None = None,
-    borrow: bool = False,
+    share: bool = False,
 ) -> StateValue:
     """One V(s), under the critic's settings; `gain` is the head's own (see `scaled`). With
-    `borrow` it sees by the actor's senses, if observations need any."""
+    `share` it sees by the actor's observation_encoder, if observations need any."""
     encoder_key, head_key = jax.random.split(key)
     standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
-    senses, inputs = _senses(spec, config, networks, key)
+    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
     encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
     value = StateValue(encoder, features, head_key, scaled(config.initialization, gain))
-    return with_senses(value, Borrowed() if borrow and isinstance(senses, Senses) else senses)
+    return with_observation_encoder(
+        value,
+        SharedEncoder()
+        if share and isinstance(observation_encoder, ObservationEncoder)
+        else observation_encoder,
+    )
 
 
-def _senses(spec: Spec, config: Any, networks: Networks, key: Key) -> tuple[Any, int]:
+def _observation_encoder(spec: Spec, config: Any, networks: Networks, key: Key) -> tuple[Any, int]:
     """From a key of their own: the layers after them begin as they would without any."""
-    return make_senses(spec.observation, config, networks.encoder, jax.random.fold_in(key, 1))
+    return make_observation_encoder(
+        spec.observation, config, networks.encoder, jax.random.fold_in(key, 1)
+    )
 
 
-def _seeing(senses: Any, critics: Tree) -> Tree:
-    """Critics with senses in common; plain vectors need none."""
-    return Critics(senses, critics) if isinstance(senses, Senses) else critics
+def _seeing(observation_encoder: Any, critics: Tree) -> Tree:
+    """Critics with observation_encoder in common; plain vectors need none."""
+    return (
+        Critics(observation_encoder, critics)
+        if isinstance(observation_encoder, ObservationEncoder)
+        else critics
+    )
 
 
 def _layers(sizes: tuple[int, ...], config: Any) -> EncoderMaker:

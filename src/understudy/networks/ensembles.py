@@ -7,15 +7,15 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from understudy.networks.encoders import Borrowed, Recalled, with_senses
+from understudy.networks.encoders import SharedEncoder, Features, with_observation_encoder
 from understudy.types import Key, Observation, Tree
 
 
 @final
 class Critics(eqx.Module):
-    """Critics that see by the same senses."""
+    """Critics that see by the same observation_encoder."""
 
-    senses: Any
+    observation_encoder: Any
     members: Tree  # [critics, ...]
 
 
@@ -24,30 +24,34 @@ def ensemble(make: Callable[[Key], Any], size: int, key: Key) -> Tree:
     return jax.vmap(make)(jax.random.split(key, size))
 
 
-def perceive(critics: Tree, observation: Observation) -> Observation:
-    """The observation as critics that share their senses see it: looked at once, however many
+def encode(critics: Tree, observation: Observation) -> Observation:
+    """The observation as critics that share their observation_encoder see it: looked at once, however many
     actions they are then asked about."""
     if isinstance(critics, Critics):
-        return Recalled(critics.senses(observation))
+        return Features(critics.observation_encoder(observation))
     return observation
 
 
-def seen_by_both(actor: Any, critics: Tree, observation: Observation) -> Observation:
-    """The observation as an actor and the critics that it borrows its senses from see it: looked
-    at once. Not for a gradient into the senses."""
-    return perceive(critics, observation) if isinstance(actor.senses, Borrowed) else observation
+def encode_shared(actor: Any, critics: Tree, observation: Observation) -> Observation:
+    """The observation as an actor and the critics that it borrows its observation_encoder from see it: looked
+    at once. Not for a gradient into the observation_encoder."""
+    return (
+        encode(critics, observation)
+        if isinstance(actor.observation_encoder, SharedEncoder)
+        else observation
+    )
 
 
 def evaluate_ensemble(
     critics: Tree, observation: Observation, *actions: Array
 ) -> Float[Array, "critics *batch"]:
     """Every member's answer to the same inputs."""
-    seen = perceive(critics, observation)
+    seen = encode(critics, observation)
     members = critics.members if isinstance(critics, Critics) else critics
     return jax.vmap(lambda member: member(seen, *actions))(members)
 
 
-def chosen(critics: Tree, places: Any) -> Tree:
+def select_critics(critics: Tree, places: Any) -> Tree:
     """Some of the critics; a single one by itself, for an int."""
 
     def take(members: Tree) -> Tree:
@@ -57,10 +61,10 @@ def chosen(critics: Tree, places: Any) -> Tree:
         return take(critics)
     members = take(critics.members)
     if isinstance(places, int):
-        return with_senses(members, critics.senses)
-    return Critics(critics.senses, members)
+        return with_observation_encoder(members, critics.observation_encoder)
+    return Critics(critics.observation_encoder, members)
 
 
-def size_of(critics: Tree) -> int:
+def ensemble_size(critics: Tree) -> int:
     members = critics.members if isinstance(critics, Critics) else critics
     return len(jax.tree.leaves(members)[0])

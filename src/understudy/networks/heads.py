@@ -1,6 +1,6 @@
 """Actors and critics: an encoder, and the layer that gives its features a meaning.
 
-Before its encoder every one has `senses` (see there), which do nothing where observations are
+Before its encoder every one has `observation_encoder` (see there), which do nothing where observations are
 vectors and nothing need be remembered. Called, an actor answers with what its losses need: an
 action, or what describes a distribution. `mode` is the action it would take if it did not explore.
 """
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.encoders import Plain
+from understudy.networks.encoders import Identity
 from understudy.networks.initializers import Initializer
 from understudy.networks.mlp import Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
@@ -33,18 +33,18 @@ STD_MIN, STD_MAX = 1e-4, 1.0
 class DeterministicActor(eqx.Module):
     """observation → action in [-1, 1]^size, bounded by tanh."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> Array:
-        return jnp.tanh(self.head(self.encoder(self.senses(observation))))
+        return jnp.tanh(self.head(self.encoder(self.observation_encoder(observation))))
 
     def mode(self, observation: Observation) -> Array:
         return self(observation)
@@ -54,19 +54,21 @@ class DeterministicActor(eqx.Module):
 class SquashedGaussianActor(eqx.Module):
     """observation → mean and log standard deviation of a Gaussian that tanh will squash."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         # One product for both halves: cheaper than two thin ones.
         self.head = Linear(features, 2 * action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> tuple[Array, Array]:
-        mean, log_std = jnp.split(self.head(self.encoder(self.senses(observation))), 2, axis=-1)
+        mean, log_std = jnp.split(
+            self.head(self.encoder(self.observation_encoder(observation))), 2, axis=-1
+        )
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
     def mode(self, observation: Observation) -> Array:
@@ -77,7 +79,7 @@ class SquashedGaussianActor(eqx.Module):
 class GaussianActor(eqx.Module):
     """observation → a Gaussian whose log standard deviation is a parameter, the same everywhere."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
     log_std: Float[Array, " action"]
@@ -91,12 +93,14 @@ class GaussianActor(eqx.Module):
         initializer: Initializer,
         initial_log_std: int | float = 0.0,
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, action_size, key, initializer)
         self.log_std = jnp.full(action_size, initial_log_std, jnp.float32)
 
     def __call__(self, observation: Observation) -> Gaussian:
-        return Gaussian(self.head(self.encoder(self.senses(observation))), self.log_std)
+        return Gaussian(
+            self.head(self.encoder(self.observation_encoder(observation))), self.log_std
+        )
 
     def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
@@ -110,7 +114,7 @@ class BoundedGaussianActor(eqx.Module):
     its upper bound smoothly: a clipped deviation would have no gradient to come back by.
     """
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
@@ -127,7 +131,7 @@ class BoundedGaussianActor(eqx.Module):
             raise ConfigError(
                 f"an initial std must be between {STD_MIN:g} and {STD_MAX:g}, got {initial_std:g}"
             )
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         part = (initial_std - STD_MIN) / (STD_MAX - STD_MIN)
         head = Linear(features, 2 * action_size, key, initializer)
         # The half that makes the deviation starts without weights: `initial_std` in every state.
@@ -141,7 +145,9 @@ class BoundedGaussianActor(eqx.Module):
         )
 
     def __call__(self, observation: Observation) -> Gaussian:
-        mean, spread = jnp.split(self.head(self.encoder(self.senses(observation))), 2, axis=-1)
+        mean, spread = jnp.split(
+            self.head(self.encoder(self.observation_encoder(observation))), 2, axis=-1
+        )
         std = STD_MIN + (STD_MAX - STD_MIN) * jax.nn.sigmoid(spread)
         return Gaussian(jnp.tanh(mean), jnp.log(std))
 
@@ -153,18 +159,18 @@ class BoundedGaussianActor(eqx.Module):
 class CategoricalActor(eqx.Module):
     """observation → a distribution over one choice."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, action_size, key, initializer)
 
     def __call__(self, observation: Observation) -> Categorical:
-        return Categorical(self.head(self.encoder(self.senses(observation))))
+        return Categorical(self.head(self.encoder(self.observation_encoder(observation))))
 
     def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
@@ -174,7 +180,7 @@ class CategoricalActor(eqx.Module):
 class MultiCategoricalActor(eqx.Module):
     """observation → independent distributions over several choices, of `choices[i]` each."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
     choices: tuple[int, ...] = eqx.field(static=True)
@@ -190,14 +196,18 @@ class MultiCategoricalActor(eqx.Module):
     ):
         if sum(choices) != action_size:
             raise ValueError(f"{choices} are {sum(choices)} choices, not {action_size}")
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, action_size, key, initializer)
         self.choices = choices
 
     def __call__(self, observation: Observation) -> MultiCategorical:
         ends = list(itertools.accumulate(self.choices))[:-1]
         return MultiCategorical(
-            tuple(jnp.split(self.head(self.encoder(self.senses(observation))), ends, axis=-1))
+            tuple(
+                jnp.split(
+                    self.head(self.encoder(self.observation_encoder(observation))), ends, axis=-1
+                )
+            )
         )
 
     def mode(self, observation: Observation) -> Array:
@@ -209,12 +219,12 @@ class QCritic(eqx.Module):
     """(observation, action) → value. The action enters at the input, beside the observation,
     so that Q can bend in the action as freely as in the state."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, 1, key, initializer)
 
     def __call__(
@@ -222,7 +232,7 @@ class QCritic(eqx.Module):
         observation: Observation,
         action: Float[Array, "*batch action"],
     ) -> Float[Array, "*batch"]:
-        together = jnp.concatenate([self.senses(observation), action], axis=-1)
+        together = jnp.concatenate([self.observation_encoder(observation), action], axis=-1)
         return self.head(self.encoder(together))[..., 0]
 
 
@@ -230,34 +240,34 @@ class QCritic(eqx.Module):
 class StateValue(eqx.Module):
     """observation → value."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, 1, key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch"]:
-        return self.head(self.encoder(self.senses(observation)))[..., 0]
+        return self.head(self.encoder(self.observation_encoder(observation)))[..., 0]
 
 
 @final
 class QValues(eqx.Module):
     """observation → the value of each choice."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
 
     def __init__(
         self, encoder: Any, features: int, choices: int, key: Key, initializer: Initializer
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, choices, key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
-        return self.head(self.encoder(self.senses(observation)))
+        return self.head(self.encoder(self.observation_encoder(observation)))
 
 
 @final
@@ -268,7 +278,7 @@ class DuelingQValues(eqx.Module):
     on the same features would be one linear layer again.
     """
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     streams: tuple[Any, Any]
     value: Linear
@@ -284,13 +294,13 @@ class DuelingQValues(eqx.Module):
         initializer: Initializer,
     ):
         value_key, advantage_key = jax.random.split(key)
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.streams = streams
         self.value = Linear(features, 1, value_key, initializer)
         self.advantage = Linear(features, choices, advantage_key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
-        shared = self.encoder(self.senses(observation))
+        shared = self.encoder(self.observation_encoder(observation))
         value = self.value(self.streams[0](shared))
         advantage = self.advantage(self.streams[1](shared))
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ class Statistics(NamedTuple):
     count: Int32[Array, ""]
     mean: Float[Array, "*shape"]
     variance: Float[Array, "*shape"]  # divided by the count itself
-    rest: Float[Array, "*shape"]  # of the mean, too small for its float32
+    compensation: Float[Array, "*shape"]  # of the mean, too small for its float32
 
 
 def initial_statistics(shape: tuple[int, ...]) -> Statistics:
@@ -30,7 +30,7 @@ def initial_statistics(shape: tuple[int, ...]) -> Statistics:
     return Statistics(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape), jnp.zeros(shape))
 
 
-def take_in(
+def update_statistics(
     statistics: Statistics, rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
 ) -> Statistics:
     """The statistics of the rows seen so far and of the new ones that are `valid`; to the bit what
@@ -39,17 +39,19 @@ def take_in(
     total = jnp.minimum(statistics.count, MAX_COUNT - count) + count
     share = count / jnp.maximum(total, 1)
     mean = jnp.where(statistics.count > 0, statistics.mean, rough)
-    apart = (rough - mean) + (correction - statistics.rest)  # large with large, small with small
+    apart = (rough - mean) + (
+        correction - statistics.compensation
+    )  # large with large, small with small
     # One row among millions moves the mean by less than float32 can add to it. What the
     # addition loses is kept and added with the next rows.
-    step = share * apart + statistics.rest
+    step = share * apart + statistics.compensation
     moved = mean + step
     spread = (1 - share) * statistics.variance + share * variance
     merged = Statistics(
         count=total,
         mean=moved,
         variance=spread + share * (1 - share) * apart**2,
-        rest=step - (moved - mean),
+        compensation=step - (moved - mean),
     )
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, statistics)
 

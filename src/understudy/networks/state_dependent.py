@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.encoders import Plain
+from understudy.networks.encoders import Identity
 from understudy.networks.initializers import Initializer
 from understudy.networks.mlp import Linear
 from understudy.types import Key, Observation
@@ -25,7 +25,7 @@ _SMALLEST_VARIANCE = 1e-6
 class StateDependentActor(eqx.Module):
     """observation → the action's mean, and the features that make its noise."""
 
-    senses: Any
+    observation_encoder: Any
     encoder: Any
     head: Linear
     log_std: Float[Array, "features action"]
@@ -39,14 +39,14 @@ class StateDependentActor(eqx.Module):
         initializer: Initializer,
         initial_log_std: int | float = -2.0,
     ):
-        self.senses, self.encoder = Plain(), encoder
+        self.observation_encoder, self.encoder = Identity(), encoder
         self.head = Linear(features, action_size, key, initializer)
         self.log_std = jnp.full((features, action_size), initial_log_std, jnp.float32)
 
     def __call__(
         self, observation: Observation
     ) -> tuple[Float[Array, "*batch action"], Float[Array, "*batch features"]]:
-        features = self.encoder(self.senses(observation))
+        features = self.encoder(self.observation_encoder(observation))
         return self.head(features), features
 
     def mode(self, observation: Observation) -> Array:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import Memory
 from understudy.algorithms.optim import when
 from understudy.envs.base import NativeEnv
-from understudy.networks.encoders import without
+from understudy.networks.encoders import reset_recurrent_state
 from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.training.actions import to_real, uniform_actions
 from understudy.training.device_sharding import divides_rows
@@ -250,7 +250,7 @@ class Loop:
         learner = move(learner, moved)
         recurrent_state = None
         if isinstance(world.memory, Memory):
-            recurrent_state = without(world.memory.hidden, world.first)
+            recurrent_state = reset_recurrent_state(world.memory.hidden, world.first)
         world, step, extras = self._step(learner.state, world, now.random)
         everyone = jnp.ones(self._num_envs, bool)
         chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)

@@ -33,7 +33,9 @@ def _observe_step(learner: LearnerState, step: Step, valid: Bool[Array, " envs"]
     state, _, open_return = learner
     if state.normalizer.returns is not None:
         open_return = state.hyper["gamma"] * open_return + step.reward
-    statistics = normalization.take_in(state.normalizer, step.observation, open_return, valid)
+    statistics = normalization.update_normalizer(
+        state.normalizer, step.observation, open_return, valid
+    )
     state = state._replace(normalizer=statistics)
     if statistics.returns is not None:
         open_return = jnp.where(step.last | ~valid, 0.0, open_return)

@@ -24,7 +24,7 @@ class Params(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None
+    normalizer: Statistics | None
 
 
 @final
@@ -45,7 +45,7 @@ class ClippedPolicy(Algorithm):
     def init_params(self, spec, key):
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(CategoricalActor, spec, self.config, self.networks, actor_key, 0.01)
-        critic = make_value(spec, self.config, self.networks, critic_key, 1.0, borrow=False)
+        critic = make_value(spec, self.config, self.networks, critic_key, 1.0, share=False)
         return Params(actor, critic), key
 
     def policy(self, state):

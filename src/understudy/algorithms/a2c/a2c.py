@@ -13,7 +13,7 @@ from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared, distribution
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import (
@@ -21,15 +21,15 @@ from understudy.networks import (
     CategoricalActor,
     GaussianActor,
     MultiCategoricalActor,
-    Recalled,
+    Features,
     StateDependentActor,
     StateValue,
     exploration_matrices,
-    lend,
+    share_encoder,
     state_dependent_noise,
 )
 from understudy.networks.build import make_actor, make_value
-from understudy.networks.encoders import Borrowed
+from understudy.networks.encoders import SharedEncoder
 from understudy.networks.initializers import scaled
 from understudy.networks.normalizer import Statistics
 from understudy.types import (
@@ -57,7 +57,7 @@ class Params(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
 
 
 class Exploration(NamedTuple):
@@ -99,7 +99,7 @@ class A2C(Algorithm):
         else:
             remembers = self.config.memory is not None
             critic = make_value(
-                spec, self.config, self.networks, critic_key, VALUE_GAIN, borrow=remembers
+                spec, self.config, self.networks, critic_key, VALUE_GAIN, share=remembers
             )
         return Params(actor, critic), key
 
@@ -119,7 +119,7 @@ class A2C(Algorithm):
     def policy(self, state: TrainState) -> Policy:
         return Policy(state.params.actor, state.normalizer.observation)
 
-    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
+    def init_noise(self, policy: Policy, num_envs: int) -> Tree:
         if not self.config.state_dependent_exploration:
             return ()
         return Exploration(jnp.zeros((num_envs, *policy.actor.log_std.shape)), jnp.int32(0))
@@ -198,8 +198,10 @@ class A2C(Algorithm):
         def objective(params: Params) -> tuple[Scalar, Metrics]:
             actor, critic = params
             seen = batch.observation
-            if self.config.share_encoder or isinstance(critic.senses, Borrowed):
-                seen = Recalled(actor.senses(seen))  # looked at once: one backward pass
+            if self.config.share_encoder or isinstance(critic.observation_encoder, SharedEncoder):
+                seen = Features(
+                    actor.observation_encoder(seen)
+                )  # looked at once: one backward pass
             chances = distribution(actor, seen)
             value = self._value(actor, critic, seen)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, key)
@@ -225,24 +227,24 @@ class A2C(Algorithm):
 
     def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
         if self.config.share_encoder:
-            return critic(actor.encoder(actor.senses(seen)))
-        return lend(critic, actor)(seen)
+            return critic(actor.encoder(actor.observation_encoder(seen)))
+        return share_encoder(critic, actor)(seen)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return self._value(state.params.actor, state.params.critic, observation)
 
     def log_prob(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return distribution(state.params.actor, observation).log_prob(action)
 
     def evaluate_actions(
         self, state: TrainState, observation: Array, action: Array
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
         """Value, log-probability and entropy."""
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         chances = distribution(state.params.actor, observation)
         value = self._value(state.params.actor, state.params.critic, observation)
         return value, chances.log_prob(action), chances.entropy()

@@ -11,16 +11,22 @@ from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
 from understudy.algorithms.gradients import (
-    add_shared,
+    add_encoder_gradient,
     differentiate_actor,
-    drawn_critics,
-    for_actor,
+    sample_critics,
+    encode_for_actor,
     mean_over_steps,
 )
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
+from understudy.networks import (
+    DeterministicActor,
+    select_critics,
+    evaluate_ensemble,
+    share_encoder,
+    encode_shared,
+)
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import ornstein_uhlenbeck
@@ -39,7 +45,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
     exploration_noise: Scalar
     noise_theta: Scalar
 
@@ -73,20 +79,20 @@ class DDPG(Algorithm):
             self.config,
             self.networks,
             actor_key,
-            borrow=self.config.share_encoder,
+            share=self.config.share_encoder,
         )
         return Params(actor, make_critics(spec, self.config, self.networks, critic_key)), key
 
     def policy(self, state: TrainState) -> Policy:
         hyper = state.hyper
         return Policy(
-            lend(state.params.actor, state.params.critic),
+            share_encoder(state.params.actor, state.params.critic),
             state.normalizer.observation,
             hyper["exploration_noise"],
             hyper["noise_theta"],
         )
 
-    def lingering_noise(self, policy: Policy, num_envs: int) -> Tree:
+    def init_noise(self, policy: Policy, num_envs: int) -> Tree:
         """Noise that lingers, with a standard deviation of 1; nothing for Gaussian noise."""
         if self.config.noise == "gaussian":
             return ()
@@ -116,17 +122,17 @@ class DDPG(Algorithm):
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it."""
         addon_key, subset_key = jax.random.split(key)
-        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
-        target_actor = lend(state.targets.actor, state.targets.critic)
-        then = seen_by_both(state.targets.actor, critics, batch.next_observation)
+        critics = sample_critics(state.targets.critic, self.config.critic_subset, subset_key)
+        target_actor = share_encoder(state.targets.actor, state.targets.critic)
+        then = encode_shared(state.targets.actor, critics, batch.next_observation)
         target = losses.critic_target(target_actor, critics, batch._replace(next_observation=then))
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
 
-        looked_at = for_actor(state, batch, self.config)
+        looked_at = encode_for_actor(state, batch, self.config)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, chosen(state.params.critic, 0), looked_at)
+            loss = losses.actor_loss(actor, select_critics(state.params.critic, 0), looked_at)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
@@ -136,7 +142,7 @@ class DDPG(Algorithm):
             state.params.critic,
             self.config.actor_trains_encoder,
         )
-        critic_gradient = add_shared(critic_gradient, shared)
+        critic_gradient = add_encoder_gradient(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
             "q_mean": mean_over_steps(target + error, batch.weight),
@@ -148,5 +154,5 @@ class DDPG(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return evaluate_ensemble(state.params.critic, observation, action)

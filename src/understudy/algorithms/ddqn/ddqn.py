@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.algorithms.base import Algorithm, Aux, LossAddon
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
-from understudy.algorithms.gradients import drawn_critics, mean_over_steps
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.gradients import sample_critics, mean_over_steps
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks, evaluate_ensemble
@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     critic: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
     epsilon: Scalar
 
 
@@ -107,7 +107,7 @@ class DDQN(Algorithm):
         """Nothing is drawn but the critics to ask, which are the same for every row."""
         target = losses.critic_target(
             state.params.critic,
-            drawn_critics(state.targets.critic, self.config.critic_subset, key),
+            sample_critics(state.targets.critic, self.config.critic_subset, key),
             batch,
         )
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
@@ -125,10 +125,10 @@ class DDQN(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Int32[Array, " batch"]
     ) -> Float[Array, "critics batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return losses.of_action(evaluate_ensemble(state.params.critic, observation), action)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """Of the best action, in the mean opinion of the critics."""
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return jnp.max(losses.mean_q(state.params.critic, observation), axis=-1)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks import evaluate_ensemble, perceive
+from understudy.networks import evaluate_ensemble, encode
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.ops.divergences import categorical_kl, gaussian_kls
 from understudy.ops.duals import improved_weights, temperature_dual
@@ -48,7 +48,7 @@ def drawn_options(
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
     count = noise.shape[1]
     seen = jax.tree.map(
-        lambda x: jnp.repeat(x[:, None], count, axis=1), perceive(critics, observation)
+        lambda x: jnp.repeat(x[:, None], count, axis=1), encode(critics, observation)
     )
     q = pessimistic(evaluate_ensemble(critics, seen, jnp.clip(action, -1.0, 1.0)))
     return Options(policy, action, jnp.full(q.shape, -math.log(count)), q)

@@ -10,17 +10,17 @@ from jaxtyping import Array, Bool, Float, Shaped
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.gradients import (
-    add_shared,
+    add_encoder_gradient,
     differentiate_actor,
-    drawn_critics,
+    sample_critics,
     mean_over_steps,
 )
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import BoundedGaussianActor, CategoricalActor, lend, seen_by_both
+from understudy.networks import BoundedGaussianActor, CategoricalActor, share_encoder, encode_shared
 from understudy.networks.build import make_actor, make_critics, make_q_values
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
@@ -53,7 +53,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
 
 
 @final
@@ -90,7 +90,9 @@ class MPO(Algorithm):
         head = CategoricalActor if discrete else gaussian
         make = make_q_values if discrete else make_critics
         borrow = self.config.share_encoder
-        actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
+        actor = make_actor(
+            head, spec, self.config, self.networks, actor_key, share=self.config.share_encoder
+        )
         critic = make(spec, self.config, self.networks, critic_key)
         return Params(actor, critic, self._initial_duals(spec)), key
 
@@ -107,7 +109,9 @@ class MPO(Algorithm):
         return {name: _before_softplus(value) for name, value in start.items()}
 
     def policy(self, state: TrainState) -> Policy:
-        return Policy(lend(state.params.actor, state.params.critic), state.normalizer.observation)
+        return Policy(
+            share_encoder(state.params.actor, state.params.critic), state.normalizer.observation
+        )
 
     def choose(
         self,
@@ -135,10 +139,10 @@ class MPO(Algorithm):
     ) -> tuple[Gradients, Aux]:
         """All gradients at one and the same state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
-        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
-        target_actor = lend(state.targets.actor, state.targets.critic)
+        critics = sample_critics(state.targets.critic, self.config.critic_subset, subset_key)
+        target_actor = share_encoder(state.targets.actor, state.targets.critic)
         seen, then = (
-            seen_by_both(state.targets.actor, state.targets.critic, moment)
+            encode_shared(state.targets.actor, state.targets.critic, moment)
             for moment in (batch.observation, batch.next_observation)
         )
         following = self._options(target_actor, critics, then, there, batch.row)
@@ -149,7 +153,7 @@ class MPO(Algorithm):
         actor_gradient, shared, dual_gradient, metrics = self._improve(
             state, batch, options, addon_key
         )
-        critic_gradient = add_shared(critic_gradient, shared)
+        critic_gradient = add_encoder_gradient(critic_gradient, shared)
         q_mean = mean_over_steps(target + error, batch.weight)
         metrics |= {"critic_loss": critic_loss, "q_mean": q_mean}
         params = Params(actor_gradient, critic_gradient, dual_gradient)
@@ -218,22 +222,24 @@ class MPO(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return losses.q_values(state.params.critic, observation, action)
 
     def log_prob(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
         """Of the Gaussian itself, for continuous actions: before draws are clipped."""
-        actor = lend(state.params.actor, state.params.critic)
-        return actor(normalized(state.normalizer.observation, observation)).log_prob(action)
+        actor = share_encoder(state.params.actor, state.params.critic)
+        return actor(normalize_observation(state.normalizer.observation, observation)).log_prob(
+            action
+        )
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         """E[Q(s, a)] under the policy: exact for discrete actions, else over draws that are the
         same until the next update."""
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         row = jnp.arange(len(observation))
-        actor = lend(state.params.actor, state.params.critic)
+        actor = share_encoder(state.params.actor, state.params.critic)
         return self._options(actor, state.params.critic, observation, state.key, row).value
 
 

@@ -11,19 +11,19 @@ from jaxtyping import Array, Bool, Float, Shaped
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.gradients import (
-    add_shared,
+    add_encoder_gradient,
     differentiate_actor,
-    drawn_critics,
-    for_actor,
+    sample_critics,
+    encode_for_actor,
     mean_over_steps,
     unless_delayed,
 )
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import CategoricalActor, SquashedGaussianActor, lend
+from understudy.networks import CategoricalActor, SquashedGaussianActor, share_encoder
 from understudy.networks.build import make_actor, make_critics, make_q_values
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import (
@@ -60,7 +60,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
 
 
 @final
@@ -96,7 +96,9 @@ class SAC(Algorithm):
         discrete = isinstance(spec.action, Discrete)
         head = CategoricalActor if discrete else SquashedGaussianActor
         borrow = self.config.share_encoder
-        actor = make_actor(head, spec, self.config, self.networks, actor_key, borrow=borrow)
+        actor = make_actor(
+            head, spec, self.config, self.networks, actor_key, share=self.config.share_encoder
+        )
         make = make_q_values if discrete else make_critics
         critic = make(spec, self.config, self.networks, critic_key)
         start = jnp.float32(self.config.initial_temperature)
@@ -108,7 +110,9 @@ class SAC(Algorithm):
         return {"target_entropy": wanted, **super().init_hyper(spec)}
 
     def policy(self, state: TrainState) -> Policy:
-        return Policy(lend(state.params.actor, state.params.critic), state.normalizer.observation)
+        return Policy(
+            share_encoder(state.params.actor, state.params.critic), state.normalizer.observation
+        )
 
     def choose(
         self,
@@ -137,8 +141,8 @@ class SAC(Algorithm):
         before this update moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         temperature = self.temperature(state)
-        critics = drawn_critics(state.targets.critic, self.config.critic_subset, subset_key)
-        looked_at = for_actor(state, batch, self.config)
+        critics = sample_critics(state.targets.critic, self.config.critic_subset, subset_key)
+        looked_at = encode_for_actor(state, batch, self.config)
         reduction = pessimistic if self.config.critic_subset is None else losses.average
         target, loss_of_actor = objectives(
             state, critics, batch, looked_at, temperature, noise_key, reduction
@@ -174,7 +178,7 @@ class SAC(Algorithm):
             "ent_coef": temperature,
             "q_mean": mean_over_steps(target + error, batch.weight),
         }
-        critic_gradient = add_shared(critic_gradient, shared)
+        critic_gradient = add_encoder_gradient(critic_gradient, shared)
         params = Params(actor_gradient, critic_gradient, temperature_gradient)
         return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
@@ -191,14 +195,14 @@ class SAC(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return losses.taken_q(state.params.critic, observation, action)
 
     def log_prob(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
-        actor = lend(state.params.actor, state.params.critic)
-        answer = actor(normalized(state.normalizer.observation, observation))
+        actor = share_encoder(state.params.actor, state.params.critic)
+        answer = actor(normalize_observation(state.normalizer.observation, observation))
         if isinstance(state.params.actor, CategoricalActor):
             return answer.log_prob(action)
         return squashed_gaussian_log_prob(action, *answer)
@@ -228,7 +232,7 @@ def objectives(
     """The critics' target and the actor's loss: in expectation over discrete actions, by a draw
     for every row over continuous ones. (The actor's class is known when a program is traced.)
     `reduction` makes one value of the critics' in the actor's loss."""
-    actor, critic = lend(state.params.actor, state.params.critic), state.params.critic
+    actor, critic = share_encoder(state.params.actor, state.params.critic), state.params.critic
     if isinstance(actor, CategoricalActor):
         target = losses.discrete_critic_target(actor, target_critic, batch, temperature)
         return target, lambda actor: losses.discrete_actor_loss(

@@ -9,19 +9,25 @@ from jaxtyping import Array, Bool, Float
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.gradients import (
-    add_shared,
+    add_encoder_gradient,
     differentiate_actor,
-    drawn_critics,
-    for_actor,
+    sample_critics,
+    encode_for_actor,
     mean_over_steps,
     unless_delayed,
 )
-from understudy.algorithms.normalization import normalized
+from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import DeterministicActor, chosen, evaluate_ensemble, lend, seen_by_both
+from understudy.networks import (
+    DeterministicActor,
+    select_critics,
+    evaluate_ensemble,
+    share_encoder,
+    encode_shared,
+)
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
@@ -40,7 +46,7 @@ class Targets(NamedTuple):
 
 class Policy(NamedTuple):
     actor: Any
-    seen: Statistics | None  # what observations look like, where they are normalized
+    normalizer: Statistics | None  # of observations, if they are normalized
     exploration_noise: Scalar
 
 
@@ -76,12 +82,12 @@ class TD3(Algorithm):
             self.config,
             self.networks,
             actor_key,
-            borrow=self.config.share_encoder,
+            share=self.config.share_encoder,
         )
         return Params(actor, make_critics(spec, self.config, self.networks, critic_key)), key
 
     def policy(self, state: TrainState) -> Policy:
-        actor = lend(state.params.actor, state.params.critic)
+        actor = share_encoder(state.params.actor, state.params.critic)
         return Policy(actor, state.normalizer.observation, state.hyper["exploration_noise"])
 
     def choose(
@@ -105,10 +111,10 @@ class TD3(Algorithm):
         """All gradients at one and the same state: the actor's is taken at the current critic,
         before this update moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
-        then = seen_by_both(state.targets.actor, state.targets.critic, batch.next_observation)
+        then = encode_shared(state.targets.actor, state.targets.critic, batch.next_observation)
         target = losses.critic_target(
-            lend(state.targets.actor, state.targets.critic),
-            drawn_critics(state.targets.critic, self.config.critic_subset, subset_key),
+            share_encoder(state.targets.actor, state.targets.critic),
+            sample_critics(state.targets.critic, self.config.critic_subset, subset_key),
             batch._replace(next_observation=then),
             state.hyper["policy_noise"],
             state.hyper["noise_clip"],
@@ -117,10 +123,10 @@ class TD3(Algorithm):
         differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
         (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
 
-        looked_at = for_actor(state, batch, self.config)
+        looked_at = encode_for_actor(state, batch, self.config)
 
         def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, chosen(state.params.critic, 0), looked_at)
+            loss = losses.actor_loss(actor, select_critics(state.params.critic, 0), looked_at)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
             return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
 
@@ -134,7 +140,7 @@ class TD3(Algorithm):
             return gradients, metrics
 
         (actor_gradient, shared), actor_metrics = unless_delayed(mask.policy, improve)
-        critic_gradient = add_shared(critic_gradient, shared)
+        critic_gradient = add_encoder_gradient(critic_gradient, shared)
         metrics = {
             "critic_loss": critic_loss,
             "q_mean": mean_over_steps(target + error, batch.weight),
@@ -146,5 +152,5 @@ class TD3(Algorithm):
     def q_values(
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, "critics batch"]:
-        observation = normalized(state.normalizer.observation, observation)
+        observation = normalize_observation(state.normalizer.observation, observation)
         return evaluate_ensemble(state.params.critic, observation, action)

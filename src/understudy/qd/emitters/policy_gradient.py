@@ -15,7 +15,7 @@ from understudy.algorithms.optim import descend
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
 from understudy.buffers import ReplayState
-from understudy.networks import chosen
+from understudy.networks import select_critics
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.training.initialization import begin, metric_names
@@ -64,7 +64,10 @@ class PolicyGradient(Emitter):
         """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
         one draw a step, and one product with the critic for all."""
         optimizer = optax.scale_by_adam()
-        critic, step_size = chosen(state.state.params.critic, 0), jnp.float32(self._step_size)
+        critic, step_size = (
+            select_critics(state.state.params.critic, 0),
+            jnp.float32(self._step_size),
+        )
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
             batch, _ = sample_batch(self.td3, self._buffer, state.state, experience, key)
