@@ -48,11 +48,9 @@ BRITISH = re.compile(
 EXCEPTIONS = {
     # Other meanings of the word.
     "member", "members",  # of an ensemble, and of a sweep
-    "_same_members",  # of an archive, and of a sweep
     "__post_init__",
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
     "film", "_film",  # a video
-    "_of_moments",  # points in time
 }  # fmt: skip
 
 

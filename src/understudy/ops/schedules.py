@@ -17,16 +17,16 @@ import numpy as np
 from understudy.types import ConfigError
 
 Value = float | np.ndarray
-# What users hand in is checked by hand, with one clear line for an answer, and so is `Any` here.
+# A user's argument, which is checked by hand, because its error must be one clear line.
 Given = Any
 
 
 class Curve(ABC):
-    """A schedule that knows the run's length. Abstract; made by the functions of this page."""
+    """A schedule that knows the length of the run. Abstract; the functions below make curves."""
 
     @abstractmethod
     def __call__(self, step: int, horizon: int) -> Value:
-        """The value at `step` of a run of `horizon` steps."""
+        """Return the value at `step` of a run of `horizon` steps."""
 
 
 Schedule = Curve | Callable[[int], Any]  # a curve, or a user's own function of the step
@@ -39,12 +39,12 @@ def constant(value: Given) -> Curve:
 
 def linear(start: Given, end: Given, steps: Given = None) -> Curve:
     """A straight line from `start` to `end` over `steps` (None: the whole run), then `end`."""
-    return _ramp("linear", start, end, steps, _straight)
+    return _ramp("linear", start, end, steps)
 
 
 def exponential(start: Given, end: Given, steps: Given = None) -> Curve:
     """From `start` to `end` by the same factor at every step; both must be above 0."""
-    curve = _ramp("exponential", start, end, steps, _geometric)
+    curve = _ramp("exponential", start, end, steps)
     for name, value in (("start", curve.start), ("end", curve.end)):
         if np.any(np.asarray(value) <= 0):
             raise ConfigError(f"exponential: {name} must be above 0, got {_brief(value)}")
@@ -53,7 +53,7 @@ def exponential(start: Given, end: Given, steps: Given = None) -> Curve:
 
 def cosine(start: Given, end: Given, steps: Given = None) -> Curve:
     """Half a cosine wave from `start` to `end`: flat at both ends, steepest in the middle."""
-    return _ramp("cosine", start, end, steps, _half_wave)
+    return _ramp("cosine", start, end, steps)
 
 
 def piecewise(points: Given) -> Curve:
@@ -73,25 +73,25 @@ def piecewise(points: Given) -> Curve:
     )
     if any(b <= a for a, b in itertools.pairwise(steps)):
         raise ConfigError(f"piecewise: steps must increase, got {_brief(list(steps))}")
-    _same_members("piecewise", values)
+    _check_sizes("piecewise", values)
     return _Piecewise(steps, values)
 
 
 def evaluate(schedule: Schedule, step: int, horizon: int) -> Value:
-    """The value of a curve, or of a user's own function of the step, checked."""
-    answer = schedule(step, horizon) if isinstance(schedule, Curve) else schedule(step)
-    return _value("schedule", f"the value at step {step}", answer)
+    """Return the value of a curve, or of a user's own function of the step, checked."""
+    value = schedule(step, horizon) if isinstance(schedule, Curve) else schedule(step)
+    return _value("schedule", f"the value at step {step}", value)
 
 
 def spanning(schedule: Schedule, steps: int) -> Schedule:
-    """The same schedule, of that length where it has none of its own."""
+    """Return the schedule with that length, if it has none of its own."""
     if isinstance(schedule, _Ramp) and schedule.steps is None:
         return replace(schedule, steps=steps)
     return schedule
 
 
 def last_step(schedule: Schedule) -> int | None:
-    """The last step at which a curve changes; None where it never does, or that is not known."""
+    """Return the last step at which a curve changes; None if it never does or is unknown."""
     if isinstance(schedule, _Ramp):
         return schedule.steps
     steps = schedule.steps if isinstance(schedule, _Piecewise) else ()
@@ -99,13 +99,10 @@ def last_step(schedule: Schedule) -> int | None:
 
 
 def describe(schedule: Schedule) -> dict[str, Any] | None:
-    """A curve as JSON can hold it; None for a user's own function, which no file can."""
+    """Describe a curve for JSON; None for a user's own function, which no file can store."""
     if isinstance(schedule, _Ramp):
-        kind: dict[Any, str] = {
-            _straight: "linear", _geometric: "exponential", _half_wave: "cosine"
-        }  # fmt: skip
         ends = {"start": _plain(schedule.start), "end": _plain(schedule.end)}
-        return {"curve": kind[schedule.between], **ends, "steps": schedule.steps}
+        return {"curve": schedule.shape, **ends, "steps": schedule.steps}
     if isinstance(schedule, _Piecewise):
         points = zip(schedule.steps, map(_plain, schedule.values), strict=True)
         return {"curve": "piecewise", "points": [list(point) for point in points]}
@@ -113,7 +110,7 @@ def describe(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def from_description(described: dict[str, Any]) -> Curve:
-    """The curve that `describe` has described."""
+    """Make the curve that `describe` has described."""
     if described["curve"] == "piecewise":
         return piecewise(described["points"])
     make = {"linear": linear, "exponential": exponential, "cosine": cosine}[described["curve"]]
@@ -124,17 +121,35 @@ def _plain(value: Value) -> float | list[float]:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
+# Between start and end, by the fraction of the way; exactly `start` at 0 and `end` at 1.
+
+
+def _linear(start: Value, end: Value, fraction: float) -> Value:
+    return (1.0 - fraction) * start + fraction * end
+
+
+def _exponential(start: Value, end: Value, fraction: float) -> Value:
+    return start ** (1.0 - fraction) * end**fraction
+
+
+def _cosine(start: Value, end: Value, fraction: float) -> Value:
+    return _linear(start, end, (1.0 - math.cos(math.pi * fraction)) / 2.0)
+
+
+_SHAPES = {"linear": _linear, "exponential": _exponential, "cosine": _cosine}
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _Ramp(Curve):
+    shape: str
     start: Value
     end: Value
     steps: int | None
-    between: Callable[[Value, Value, float], Value]  # of start, end and the fraction gone
 
     def __call__(self, step: int, horizon: int) -> Value:
-        steps = horizon if self.steps is None else self.steps
-        return self.between(self.start, self.end, _fraction(step, 0, steps))
+        fraction = _fraction(step, 0, horizon if self.steps is None else self.steps)
+        return _SHAPES[self.shape](self.start, self.end, fraction)
 
 
 @final
@@ -147,45 +162,27 @@ class _Piecewise(Curve):
         right = min(bisect.bisect_right(self.steps, step), len(self.steps) - 1)
         left = max(right - 1, 0)
         fraction = _fraction(step, self.steps[left], self.steps[right])
-        return _straight(self.values[left], self.values[right], fraction)
+        return _linear(self.values[left], self.values[right], fraction)
 
 
 def _fraction(step: int, begin: int, end: int) -> float:
-    """How much of the way from `begin` to `end` is gone, within [0, 1]; there may be no way."""
+    """Return the position of `step` between `begin` and `end`, within [0, 1]; they may be equal."""
     if step >= end:
         return 1.0
     return (step - begin) / (end - begin) if step > begin else 0.0
 
 
-# Each of these gives `start` at 0 and `end` at 1 to the bit.
-
-
-def _straight(start: Value, end: Value, fraction: float) -> Value:
-    return (1.0 - fraction) * start + fraction * end
-
-
-def _geometric(start: Value, end: Value, fraction: float) -> Value:
-    return start ** (1.0 - fraction) * end**fraction
-
-
-def _half_wave(start: Value, end: Value, fraction: float) -> Value:
-    return _straight(start, end, (1.0 - math.cos(math.pi * fraction)) / 2.0)
-
-
-def _ramp(
-    name: str, start: Given, end: Given, steps: Given, between: Callable[..., Value]
-) -> _Ramp:
-    first, last = _value(name, "start", start), _value(name, "end", end)
-    _same_members(name, (first, last))
-    count = None if steps is None else _count(name, "steps", steps, at_least=1)
-    return _Ramp(first, last, count, between)
+def _ramp(shape: str, start: Given, end: Given, steps: Given) -> _Ramp:
+    first, last = _value(shape, "start", start), _value(shape, "end", end)
+    _check_sizes(shape, (first, last))
+    return _Ramp(shape, first, last, None if steps is None else _count(shape, "steps", steps, 1))
 
 
 def _value(curve: str, name: str, given: Given) -> Value:
-    """A finite float, or a read-only array of them; strings and booleans are no numbers."""
+    """Return a finite float, or a read-only array of them; strings and booleans are refused."""
     try:
         array = np.asarray(given)
-    except (TypeError, ValueError):  # ragged, for one
+    except (TypeError, ValueError):  # ragged, for example
         array = np.asarray(None)
     if array.dtype.kind not in "iuf" or array.ndim > 1 or array.size == 0:
         wanted = "must be a number, or one number per seed"
@@ -200,24 +197,19 @@ def _value(curve: str, name: str, given: Given) -> Value:
 
 
 def _count(curve: str, name: str, given: Given, at_least: int) -> int:
-    """A whole number; 5e3 counts as one."""
-    if not _is_whole(given) or given < at_least:
+    """Return a whole number, such as 5e3."""
+    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
+    if not is_number or not math.isfinite(given) or given % 1 or given < at_least:
         wanted = f"must be a whole number of at least {at_least}"
         raise ConfigError(f"{curve}: {name} {wanted}, got {_brief(given)}")
     return int(given)
 
 
-def _is_whole(given: Given) -> bool:
-    if isinstance(given, bool) or not isinstance(given, numbers.Real):
-        return False
-    return math.isfinite(given) and given % 1 == 0
-
-
-def _same_members(curve: str, values: tuple[Value, ...]) -> None:
-    sizes = {value.size for value in values if isinstance(value, np.ndarray)}
+def _check_sizes(curve: str, values: tuple[Value, ...]) -> None:
+    sizes = sorted({value.size for value in values if isinstance(value, np.ndarray)})
     if len(sizes) > 1:
-        told = " and ".join(str(size) for size in sorted(sizes))
-        raise ConfigError(f"{curve}: all arrays must have one number per seed, got {told}")
+        got = " and ".join(map(str, sizes))
+        raise ConfigError(f"{curve}: all arrays must have one number per seed, got {got}")
 
 
 def _brief(given: Given) -> str:
