@@ -77,6 +77,7 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"\.senses\b", ".observation_encoder"),
     (r"\.observation_encoder\.sight\b", ".observation_encoder.extractor"),
     (r"(\.extractor(?:\.encoders\.[^.]+)?)\.encoder\b", r"\1.cnn"),
+    (r"\.cnn\.convolution\b", ".cnn.convolutions.0"),
     (r"^(world/acting\.(?:.*\.)?policy)\.seen\b", r"\1.normalizer"),
     (r"(\.normalizer(?:\.\w+)?)\.rest$", r"\1.compensation"),
 ]

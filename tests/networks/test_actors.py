@@ -15,6 +15,7 @@ from understudy.networks import (
     CategoricalActor,
     DeterministicActor,
     GaussianActor,
+    Linear,
     MultiCategoricalActor,
     Networks,
     SquashedGaussianActor,
@@ -29,7 +30,6 @@ from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, Multi
 KEY = jax.random.PRNGKey(0)
 CONTINUOUS = Continuous((-2.0, 0.0), (2.0, 5.0), (2,))
 SEVERAL = MultiDiscrete((2, 4, 3), (0, 0, 0), (3,))
-SEVERAL_HEAD = partial(MultiCategoricalActor, choices=(2, 4, 3))
 EVERY_HEAD = [
     (DeterministicActor, CONTINUOUS),
     (SquashedGaussianActor, CONTINUOUS),
@@ -37,11 +37,11 @@ EVERY_HEAD = [
     (BoundedGaussianActor, CONTINUOUS),
     (StateDependentActor, CONTINUOUS),
     (CategoricalActor, Discrete(5)),
-    (SEVERAL_HEAD, SEVERAL),
+    (MultiCategoricalActor, SEVERAL),
 ]
 
 
-def make(head, action, gain=None, key=KEY, **settings):
+def make(head, action, gain=None, key=KEY, own=None, **settings):
     config = SimpleNamespace(
         memory=None,
         hidden_sizes=(8, 6),
@@ -50,7 +50,10 @@ def make(head, action, gain=None, key=KEY, **settings):
         initialization="kaiming",
     )
     vars(config).update(settings)
-    return make_actor(head, Spec(ArraySpec((3,)), action), config, Networks(), key, gain)
+    spec = Spec(ArraySpec((3,)), action)
+    if head is MultiCategoricalActor:
+        own = own or {"choices": SEVERAL.choices}
+    return make_actor(head, spec, config, Networks(), key, gain, settings=own)
 
 
 def observations(*shape):
@@ -70,7 +73,7 @@ def outputs(actor, x):
 
 @pytest.mark.parametrize("shape", [(), (5,), (4, 2)])
 def test_gaussian_actor_is_its_formula(shape):
-    actor = make(partial(GaussianActor, initial_log_std=-1), CONTINUOUS)
+    actor = make(GaussianActor, CONTINUOUS, own={"initial_log_std": -1})
     np.testing.assert_array_equal(actor.log_std, [-1.0, -1.0])
     actor = eqx.tree_at(lambda actor: actor.log_std, actor, jnp.array([-0.5, 0.3]))
     x = observations(*shape)
@@ -100,8 +103,8 @@ def test_the_spread_of_a_gaussian_actor_is_learned():
 @pytest.mark.parametrize("initialization", ["kaiming", "orthogonal"])
 @pytest.mark.parametrize("initial_std", [0.01, 0.3, 0.9])
 def test_bounded_gaussian_starts_with_its_deviation_everywhere(initial_std, initialization):
-    head = partial(BoundedGaussianActor, initial_std=initial_std)
-    actor = make(head, CONTINUOUS, initialization=initialization)
+    own = {"initial_std": initial_std}
+    actor = make(BoundedGaussianActor, CONTINUOUS, own=own, initialization=initialization)
     x = 10.0 * observations(50)
     mean, log_std = answer(actor, jnp.asarray(x))
     np.testing.assert_allclose(np.exp(log_std), np.full((50, 2), initial_std), rtol=1e-4)
@@ -139,7 +142,7 @@ def test_a_deviation_near_its_bound_still_has_a_gradient():
 @pytest.mark.parametrize("initial_std", [-1.0, 0.0, 1e-4, 1.0, 2.0, float("nan")])
 def test_a_deviation_that_cannot_be_reached_is_refused(initial_std):
     with pytest.raises(ConfigError, match="initial std"):
-        make(partial(BoundedGaussianActor, initial_std=initial_std), CONTINUOUS)
+        make(BoundedGaussianActor, CONTINUOUS, own={"initial_std": initial_std})
 
 
 def test_categorical_actor_is_its_formula():
@@ -153,7 +156,7 @@ def test_categorical_actor_is_its_formula():
 
 
 def test_multi_categorical_actor_hands_out_its_columns_in_order():
-    actor = make(SEVERAL_HEAD, SEVERAL)
+    actor = make(MultiCategoricalActor, SEVERAL)
     x = observations(4, 2)
     policy = answer(actor, jnp.asarray(x))
     assert isinstance(policy, MultiCategorical)
@@ -168,7 +171,7 @@ def test_multi_categorical_actor_hands_out_its_columns_in_order():
 
 def test_choices_that_do_not_fill_the_head_are_refused():
     with pytest.raises(ValueError, match="choices"):
-        make(partial(MultiCategoricalActor, choices=(2, 4)), SEVERAL)
+        make(MultiCategoricalActor, SEVERAL, own={"choices": (2, 4)})
 
 
 @pytest.mark.parametrize(
@@ -221,6 +224,6 @@ def test_a_gain_is_the_heads_alone(head, action):
 
 
 def test_heads_take_any_initializer():
-    head = CategoricalActor(lambda x: x, 6, 4, KEY, partial(orthogonal, gain=3.0)).head
+    head = Linear(6, 4, KEY, partial(orthogonal, gain=3.0))
     gram = np.asarray(head.weight).T @ np.asarray(head.weight)
     np.testing.assert_allclose(gram, 9.0 * np.eye(4), atol=1e-5)

@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 
 from understudy.networks.cnn import (
-    ENCODERS,
     Conv,
-    ImpalaCNN,
-    NatureCNN,
     Residual,
-    SmallCNN,
-    by_products,
-    fitting,
+    conv_by_matmul,
+    default_cnn,
+    image_axes,
     image_shape,
+    make_cnn,
     max_pool,
-    picture_axes,
     to_channels_last,
 )
 from understudy.types import ConfigError
@@ -75,9 +72,9 @@ def test_a_residual_block_without_weights_changes_nothing():
 
 
 def test_the_small_one_by_hand():
-    encoder = SmallCNN((4, 5, 2), KEY, features=6)
+    encoder = make_cnn("small", (4, 5, 2), KEY, features=6)
     x = np.random.default_rng(1).normal(size=(3, 4, 5, 2)).astype(np.float32)
-    own = encoder.convolution
+    own = encoder.convolutions[0]
     seen = np.maximum(looped(x, np.asarray(own.weight), np.asarray(own.bias), 1, False), 0)
     expected = np.maximum(seen.reshape(3, -1) @ encoder.linear.weight + encoder.linear.bias, 0)
     np.testing.assert_allclose(encoder(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
@@ -86,9 +83,9 @@ def test_the_small_one_by_hand():
 def test_sizes_are_those_of_the_papers():
     nature, impala, small = jax.eval_shape(  # only shapes are asked for
         lambda key: (
-            NatureCNN((84, 84, 4), key),
-            ImpalaCNN((84, 84, 4), key),
-            SmallCNN((10, 10, 4), key),
+            make_cnn("nature", (84, 84, 4), key),
+            make_cnn("impala", (84, 84, 4), key),
+            make_cnn("small", (10, 10, 4), key),
         ),
         KEY,
     )
@@ -107,7 +104,7 @@ def test_sizes_are_those_of_the_papers():
 @pytest.mark.parametrize(("name", "side"), [("nature", 36), ("impala", 9), ("small", 5)])
 def test_any_leading_axes_and_members(name, side):
     shape = (side, side + 1, 2)
-    make = jax.jit(jax.vmap(lambda key: ENCODERS[name](shape, key, 8)))
+    make = jax.jit(jax.vmap(lambda key: make_cnn(name, shape, key, 8)))
     members = make(jax.random.split(KEY, 2))
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(members))
     x = np.random.default_rng(0).random((2, 3, 1, *shape), np.float32)
@@ -142,7 +139,7 @@ def test_a_convolution_begins_like_a_linear_layer(initialization):
 )
 def test_a_picture_that_is_too_small_is_explained(name, shape, told):
     with pytest.raises(ConfigError, match=told):
-        ENCODERS[name](shape, KEY)
+        make_cnn(name, shape, KEY)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +152,9 @@ def test_a_picture_that_is_too_small_is_explained(name, shape, told):
     ],
 )
 def test_what_fits_is_chosen(shape, name):
-    assert fitting(shape) == name
+    assert default_cnn(shape) == name
     picture = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-    jax.eval_shape(lambda key, x: ENCODERS[name](shape, key)(x), KEY, picture)
+    jax.eval_shape(lambda key, x: make_cnn(name, shape, key)(x), KEY, picture)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +173,7 @@ def test_what_fits_is_chosen(shape, name):
 )
 def test_every_layout_becomes_channels_last(shape, frames, seen, order):
     assert image_shape(shape, frames) == seen
-    assert picture_axes(shape, frames) == (order.index("h"), order.index("w"))
+    assert image_axes(shape, frames) == (order.index("h"), order.index("w"))
     images = np.random.default_rng(0).integers(0, 256, (2, 3, *shape), np.uint8)
     channels = "".join(axis for axis in order if axis not in "hw")
     turned = np.einsum(f"...{order}->...hw{channels}", images).reshape(2, 3, *seen)
@@ -194,7 +191,7 @@ def test_planes_of_yes_and_no_are_zeros_and_ones():
 
 @pytest.mark.parametrize(("shape", "frames"), [((5,), 1), ((4, 5), 4), ((1, 2, 3, 4, 5), 1)])
 def test_what_is_no_picture_is_named(shape, frames):
-    with pytest.raises(ConfigError, match=r"a picture has the shape"):
+    with pytest.raises(ConfigError, match=r"an image has the shape"):
         image_shape(shape, frames)
 
 
@@ -215,7 +212,7 @@ def test_products_of_patches_are_the_convolution(kernel, stride):
 
     @jax.jit
     def both(x, weight, slope):
-        forms = library, lambda x, weight: by_products(x, weight, stride)
+        forms = library, lambda x, weight: conv_by_matmul(x, weight, stride)
         pairs = [jax.vjp(form, x, weight) for form in forms]
         return [(answer, pull(slope)) for answer, pull in pairs]
 

@@ -8,7 +8,8 @@ import pytest
 
 from understudy.algorithms.sac import SAC, SACConfig
 from understudy.algorithms.td3 import TD3, TD3Config
-from understudy.networks import Networks, arrays_only
+from understudy.networks import Networks
+from understudy.networks.custom import arrays_only
 from understudy.types import ArraySpec, Batch, ConfigError, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.networks import initial_statistics, normalize, update_statistics
-from understudy.networks.normalizer import MAX_COUNT, Statistics
+from understudy.networks.normalizer import (
+    MAX_COUNT,
+    Statistics,
+    initial_statistics,
+    normalize,
+    update_statistics,
+)
 
 # All chunks are padded to one length with invalid rows, so that one program serves them all.
 LONGEST = 16

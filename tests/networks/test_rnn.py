@@ -71,14 +71,14 @@ def test_equinox_gives_the_same():
             expected = oracle(x, memory[:4])
         else:
             expected = jnp.concatenate(oracle(x, (memory[:4], memory[4:])))
-        np.testing.assert_allclose(cell(memory[: cell.memory_size], x), expected, rtol=1e-5)
+        np.testing.assert_allclose(cell(memory[: cell.state_size], x), expected, rtol=1e-5)
 
 
 @every_cell
 def test_any_leading_axes(name):
     cell = random_cell(name)
     x = jax.random.normal(KEY, (2, 5, 3))
-    memory = jax.random.normal(KEY, (2, 5, cell.memory_size))
+    memory = jax.random.normal(KEY, (2, 5, cell.state_size))
     after = cell(memory, x)
     assert after.shape == memory.shape and cell.features(after).shape == (2, 5, 4)
     np.testing.assert_allclose(after[1, 3], cell(memory[1, 3], x[1, 3]), rtol=1e-5)
@@ -88,7 +88,7 @@ def test_any_leading_axes(name):
 def test_all_inputs_can_be_projected_at_once(name):
     cell = random_cell(name)
     x = jax.random.normal(KEY, (6, 2, 3))  # time first
-    memory = start = jnp.zeros((2, cell.memory_size))
+    memory = start = jnp.zeros((2, cell.state_size))
     for now in x:
         memory = cell(memory, now)
     at_once, _ = jax.lax.scan(lambda m, p: (cell.step(m, p), None), start, cell.project(x))
@@ -113,7 +113,7 @@ def test_how_it_begins(name):
 def test_its_leaves_are_arrays_and_members_an_axis(name):
     cells = jax.vmap(lambda key: CELLS[name](3, 4, key))(jax.random.split(KEY, 2))
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(cells))
-    memory, x = jnp.zeros((2, cells.memory_size)), jnp.ones((2, 3))
+    memory, x = jnp.zeros((2, cells.state_size)), jnp.ones((2, 3))
     both = jax.jit(jax.vmap(lambda cell, m, x: cell(m, x)))(cells, memory, x)
     second = jax.tree.map(lambda leaf: leaf[1], cells)
     np.testing.assert_allclose(both[1], second(memory[1], x[1]), rtol=1e-5)

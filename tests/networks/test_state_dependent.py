@@ -6,16 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from understudy.networks import (
-    MLP,
-    Networks,
-    StateDependentActor,
+from understudy.networks import MLP, Linear, Networks, StateDependentActor
+from understudy.networks.build import make_actor
+from understudy.networks.initializers import kaiming
+from understudy.networks.state_dependent import (
     exploration_matrices,
     state_dependent_noise,
     state_dependent_std,
 )
-from understudy.networks.build import make_actor
-from understudy.networks.initializers import kaiming
 from understudy.types import ArraySpec, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -23,7 +21,7 @@ KEY = jax.random.PRNGKey(0)
 
 def actor(initial_log_std=-2.0):
     encoder = MLP(3, (5,), KEY, activation="tanh")
-    return StateDependentActor(encoder, 5, 2, KEY, kaiming, initial_log_std)
+    return StateDependentActor(encoder, Linear(5, 2, KEY, kaiming), initial_log_std)
 
 
 def normal(*shape):
@@ -32,7 +30,7 @@ def normal(*shape):
 
 def test_mean_and_features_are_their_formula():
     made, x = actor(), normal(6, 3)
-    mean, features = made(x)
+    mean, features = made.mean_and_features(x)
     layer = made.encoder.layers[0]
     want = np.tanh(np.asarray(x) @ np.asarray(layer.weight) + np.asarray(layer.bias))
     np.testing.assert_allclose(features, want, rtol=1e-4, atol=1e-6)
@@ -101,14 +99,14 @@ def test_the_spread_teaches_log_std_and_not_the_features():
     made, x = actor(), normal(6, 3)
 
     def spread(made):
-        _, features = made(x)
+        _, features = made.mean_and_features(x)
         return jnp.sum(state_dependent_std(features, made.log_std))
 
     gradient = jax.grad(spread)(made)
     for leaf in jax.tree.leaves((gradient.encoder, gradient.head)):
         np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
     # dσ_a/dlog_std_fa = features_f²·exp(2·log_std_fa)/σ_a, summed over the rows
-    features = np.asarray(made(x)[1])
+    features = np.asarray(made.mean_and_features(x)[1])
     std = np.sqrt(features**2 @ np.exp(2 * np.asarray(made.log_std)) + 1e-6)
     want = np.exp(-4.0) * np.einsum("bf,ba->fa", features**2, 1 / std)
     np.testing.assert_allclose(gradient.log_std, want, rtol=1e-4)
@@ -122,10 +120,10 @@ def test_the_noise_goes_through_jit():
 
     @jax.jit
     def explore(made, x, key):
-        mean, features = made(x)
+        mean, features = made.mean_and_features(x)
         matrices = exploration_matrices(made.log_std, 4, key)
         return mean + state_dependent_noise(features, matrices)
 
-    mean, features = made(x)
+    mean, features = made.mean_and_features(x)
     want = mean + state_dependent_noise(features, exploration_matrices(made.log_std, 4, KEY))
     np.testing.assert_allclose(explore(made, x, KEY), want, rtol=1e-4, atol=1e-5)

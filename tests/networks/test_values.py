@@ -16,7 +16,7 @@ from understudy.networks import (
     StateValue,
     evaluate_ensemble,
 )
-from understudy.networks.build import make_q_values, make_value
+from understudy.networks.build import make_critics, make_value
 from understudy.networks.initializers import kaiming
 from understudy.types import ArraySpec, Continuous, Discrete, Spec
 
@@ -89,7 +89,7 @@ def test_a_value_of_continuous_actions_does_not_see_them():
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("shape", [(), (5,), (4, 2)])
 def test_q_values_are_their_formula(shape, layer_norm):
-    q_values = member(make_q_values(SPEC, config(layer_norm=layer_norm), Networks(), KEY))
+    q_values = member(make_critics(SPEC, config(layer_norm=layer_norm), Networks(), KEY))
     assert isinstance(q_values, QValues)
     x = observations(*shape)
     want = linear(q_values.head, hidden(q_values.encoder, x))
@@ -102,7 +102,7 @@ def test_q_values_are_their_formula(shape, layer_norm):
 @pytest.mark.parametrize("sizes", [(8, 6), (8,), ()])
 def test_dueling_values_are_their_formula(sizes, layer_norm):
     made = config(hidden_sizes=sizes, layer_norm=layer_norm)
-    q_values = member(make_q_values(SPEC, made, Networks(), KEY, dueling=True))
+    q_values = member(make_critics(SPEC, made, Networks(), KEY, dueling=True))
     assert isinstance(q_values, DuelingQValues)
     # the last hidden layer is there twice, the others once; streams without any have 512 units
     assert [layer.weight.shape[-1] for layer in q_values.encoder.layers] == list(sizes[:-1])
@@ -138,7 +138,7 @@ def shifted(tree):
 
 
 def test_streams_do_not_leak_into_each_other():
-    q_values = member(make_q_values(SPEC, config(), Networks(), KEY, dueling=True))
+    q_values = member(make_critics(SPEC, config(), Networks(), KEY, dueling=True))
     x = jnp.asarray(observations(9))
     before = np.asarray(answer(q_values, x))
     value_moved = eqx.tree_at(lambda q: q.streams[0], q_values, shifted(q_values.streams[0]))
@@ -158,7 +158,7 @@ def test_streams_do_not_leak_into_each_other():
 @pytest.mark.parametrize("initialization", ["kaiming", "orthogonal"])
 def test_members_of_an_ensemble_are_independent(dueling, initialization):
     made = config(initialization=initialization, num_critics=3, layer_norm=True)
-    stacked = make_q_values(SPEC, made, Networks(), KEY, dueling)
+    stacked = make_critics(SPEC, made, Networks(), KEY, dueling)
     for path, leaf in jax.tree.leaves_with_path(stacked):
         name = jax.tree_util.keystr(path)
         assert leaf.shape[0] == 3, name
@@ -176,7 +176,7 @@ def test_members_of_an_ensemble_are_independent(dueling, initialization):
 
 
 def test_the_two_streams_start_differently():
-    q_values = member(make_q_values(SPEC, config(), Networks(), KEY, dueling=True))
+    q_values = member(make_critics(SPEC, config(), Networks(), KEY, dueling=True))
     value, advantage = (np.asarray(stream.layers[0].weight) for stream in q_values.streams)
     assert value.shape == advantage.shape and not np.any(value == advantage)
 
@@ -187,7 +187,7 @@ def test_users_encoders_are_used(dueling):
         return eqx.nn.MLP(inputs, 5, 7, 1, activation=jax.nn.silu, key=key)
 
     networks = Networks(critic_encoder=encoder)
-    q_values = make_q_values(SPEC, config(num_critics=2), networks, KEY, dueling)
+    q_values = make_critics(SPEC, config(num_critics=2), networks, KEY, dueling)
     assert q_values.encoder.arrays.layers[0].weight.shape == (2, 7, 3)  # the observation alone
     layer = q_values.streams[1].layers[0] if dueling else q_values.head
     assert layer.weight.shape == (2, 5, 6 if dueling else 4)
@@ -201,7 +201,7 @@ def test_users_encoders_are_used(dueling):
 
 def test_the_critics_own_sizes_and_activation_are_used():
     made = config(critic_hidden_sizes=(5,), activation="tanh", num_critics=2)
-    q_values = make_q_values(SPEC, made, Networks(), KEY)
+    q_values = make_critics(SPEC, made, Networks(), KEY)
     assert [layer.weight.shape for layer in q_values.encoder.layers] == [(2, 3, 5)]
     assert q_values.encoder.activation == "tanh"
 
@@ -221,7 +221,7 @@ def test_critics_are_plain_trees_of_arrays(make):
         critic = make_value(SPEC, config(), Networks(), KEY)
         size = (3 * 8 + 8) + (8 * 6 + 6) + (6 + 1)
     else:
-        critic = member(make_q_values(SPEC, config(), Networks(), KEY, make == "dueling"))
+        critic = member(make_critics(SPEC, config(), Networks(), KEY, make == "dueling"))
         last = (6 * 4 + 4) if make == "q" else (8 * 6 + 6) + (6 * 4 + 4) + (6 + 1)
         size = (3 * 8 + 8) + (8 * 6 + 6) + last
     leaves = jax.tree.leaves(critic)

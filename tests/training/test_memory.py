@@ -91,7 +91,7 @@ def sample(buffer, kept, key):
 
 @jax.jit
 def recompute(encoder, history):
-    return encoder.memories(history)
+    return encoder.recurrent_states(history)
 
 
 # Each kind of memory, and each loop.
@@ -142,7 +142,7 @@ def look_back(buffer, kept, encoder):
     steps, _ = buffer.sample(kept, jax.random.PRNGKey(0), HYPER)
     steps = steps._replace(last=steps.last | ~steps.valid)
     before, after = histories(steps)
-    memories = encoder.memories(before)  # [envs, time, memory]
+    memories = encoder.recurrent_states(before)  # [envs, time, memory]
     ahead = encoder.cell(memories, steps.next_observation.swapaxes(0, 1))
     return before.first, memories, encoder(after), encoder.cell.features(ahead)
 

@@ -1,72 +1,21 @@
-"""Networks as plain pytrees of arrays: encoders, heads, ensembles. No algorithm names here."""
+"""Networks as plain pytrees of arrays: encoders, heads, ensembles. They know no algorithm."""
 
-from understudy.networks.custom import Networks, arrays_only
-from understudy.networks.encoders import Identity, Features, ObservationEncoder, share_encoder
-from understudy.networks.ensembles import (
-    Critics,
-    select_critics,
-    ensemble,
-    evaluate_ensemble,
-    encode,
-    encode_shared,
-)
-from understudy.networks.heads import (
-    BoundedGaussianActor,
-    CategoricalActor,
-    DeterministicActor,
-    DuelingQValues,
-    GaussianActor,
-    MultiCategoricalActor,
-    QCritic,
-    QValues,
-    SquashedGaussianActor,
-    StateValue,
-)
-from understudy.networks.mlp import MLP, Linear
-from understudy.networks.normalizer import (
-    Statistics,
-    initial_statistics,
-    normalize,
-    update_statistics,
-)
-from understudy.networks.state_dependent import (
-    StateDependentActor,
-    exploration_matrices,
-    state_dependent_noise,
-    state_dependent_std,
-)
-
-__all__ = [
-    "MLP",
-    "BoundedGaussianActor",
-    "CategoricalActor",
-    "Critics",
-    "DeterministicActor",
-    "DuelingQValues",
-    "GaussianActor",
-    "Linear",
-    "MultiCategoricalActor",
-    "Networks",
-    "Plain",
-    "QCritic",
-    "QValues",
-    "Features",
-    "ObservationEncoder",
-    "SquashedGaussianActor",
-    "StateDependentActor",
-    "StateValue",
-    "Statistics",
-    "arrays_only",
-    "select_critics",
-    "ensemble",
-    "evaluate_ensemble",
-    "exploration_matrices",
-    "initial_statistics",
-    "share_encoder",
-    "normalize",
-    "encode",
-    "encode_shared",
-    "state_dependent_noise",
-    "state_dependent_std",
-    "update_statistics",
-]
+from understudy.networks.custom import Networks as Networks
+from understudy.networks.encoders import share_encoder as share_encoder
+from understudy.networks.ensembles import Critics as Critics
+from understudy.networks.ensembles import ensemble as ensemble
+from understudy.networks.ensembles import evaluate_ensemble as evaluate_ensemble
+from understudy.networks.heads import BoundedGaussianActor as BoundedGaussianActor
+from understudy.networks.heads import CategoricalActor as CategoricalActor
+from understudy.networks.heads import DeterministicActor as DeterministicActor
+from understudy.networks.heads import DuelingQValues as DuelingQValues
+from understudy.networks.heads import GaussianActor as GaussianActor
+from understudy.networks.heads import MultiCategoricalActor as MultiCategoricalActor
+from understudy.networks.heads import QCritic as QCritic
+from understudy.networks.heads import QValues as QValues
+from understudy.networks.heads import SquashedGaussianActor as SquashedGaussianActor
+from understudy.networks.heads import StateValue as StateValue
+from understudy.networks.mlp import MLP as MLP
+from understudy.networks.mlp import Linear as Linear
+from understudy.networks.normalizer import Statistics as Statistics
+from understudy.networks.state_dependent import StateDependentActor as StateDependentActor

@@ -1,41 +1,44 @@
-"""Putting actors and critics together from a spec and the settings all algorithms share."""
+"""Make actors and critics from a spec and the settings that all algorithms share."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from understudy.networks.custom import EncoderMaker, Networks, build_encoder
+from understudy.networks.custom import Networks, build_encoder
 from understudy.networks.encoders import (
-    SharedEncoder,
     ObservationEncoder,
+    SharedEncoder,
     make_observation_encoder,
     with_observation_encoder,
 )
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
 from understudy.networks.initializers import INITIALIZERS, scaled
-from understudy.networks.mlp import MLP
-from understudy.types import Key, Spec, Tree
+from understudy.networks.mlp import MLP, Linear
+from understudy.types import Discrete, Key, Spec, Tree
 
-STREAM_SIZE = 512  # of dueling streams without hidden layers to take theirs from
+STREAM_SIZE = 512  # of dueling streams, if there are no hidden layers to take the size from
 
 
 def make_actor(
-    head: Any,
+    kind: Any,
     spec: Spec,
     config: Any,
     networks: Networks,
     key: Key,
     gain: int | float | None = None,
     share: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An actor: the standard encoder (or the user's) under the given head.
+    """Make an actor of this class with the standard hidden layers (or the user's).
 
-    `gain` is the head's own (see `scaled`); hidden layers keep the one of their initialization.
-    With `share` it sees by the critics' observation_encoder, if observations need any.
+    `gain` is the head's own (see `scaled`); hidden layers have that of their initialization. With
+    `share` the actor uses the critics' observation encoder, if observations need one. `settings`
+    are arguments of the class.
     """
     encoder_key, head_key = jax.random.split(key)
-    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
+    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
 
     def standard(inputs: int, key: Key) -> MLP:
         return MLP(
@@ -47,63 +50,47 @@ def make_actor(
         )
 
     encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
-    actor = head(encoder, features, spec.action.size, head_key, scaled(config.initialization, gain))
-    return with_observation_encoder(
-        actor,
-        SharedEncoder()
-        if share and isinstance(observation_encoder, ObservationEncoder)
-        else observation_encoder,
-    )
+    outputs = kind.outputs_per_size * spec.action.size
+    head = Linear(features, outputs, head_key, scaled(config.initialization, gain))
+    actor = kind(encoder, head, **(settings or {}))
+    return _attach(actor, observation_encoder, share)
 
 
-def make_critics(spec: Spec, config: Any, networks: Networks, key: Key) -> Tree:
-    """`config.num_critics` independently initialized Q(s, a), stacked."""
-    standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
-    observation_encoder, seen = _observation_encoder(spec, config, networks, key)
-
-    def make(key: Key) -> QCritic:
-        encoder_key, head_key = jax.random.split(key)
-        inputs = seen + spec.action.size
-        encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
-        return QCritic(encoder, features, head_key, INITIALIZERS[config.initialization])
-
-    return _seeing(observation_encoder, ensemble(make, config.num_critics, key))
-
-
-def make_q_values(
+def make_critics(
     spec: Spec, config: Any, networks: Networks, key: Key, dueling: bool = False
 ) -> Tree:
-    """`config.num_critics` independently initialized Q(s, ·) over discrete choices, stacked.
+    """Make `config.num_critics` independently initialized critics, stacked: Q(s, a) of continuous
+    actions, Q(s, ·) of discrete ones.
 
-    With `dueling` the last hidden layer is there twice, once for the value and once for
-    the advantages; a user's encoder takes the place of the layers before it. Where there are no
-    hidden layers, each stream has one of 512 units, as in Wang et al. (2016).
+    With `dueling`, value and advantages each have a last hidden layer of their own; a user's
+    encoder replaces the layers before it. Without hidden layers each stream has one of 512 units,
+    as in Wang et al. (2016).
     """
+    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
+    discrete = isinstance(spec.action, Discrete)
+    outputs = spec.action.size if discrete else 1
+    inputs = inputs if discrete else inputs + spec.action.size
     sizes = _sizes(config.critic_hidden_sizes, config)
     initializer = INITIALIZERS[config.initialization]
-    choices = spec.action.n  # type: ignore[union-attr]
-    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
 
-    def make(key: Key) -> QValues:
+    def make(key: Key) -> QCritic | QValues:
         encoder_key, head_key = jax.random.split(key)
-        encoder, features = build_encoder(
-            networks.critic_encoder, _layers(sizes, config), inputs, encoder_key
-        )
-        return QValues(encoder, features, choices, head_key, initializer)
+        encoder, features = _make_hidden(sizes, config, networks, inputs, encoder_key)
+        kind = QValues if discrete else QCritic
+        return kind(encoder, Linear(features, outputs, head_key, initializer))
 
     def make_dueling(key: Key) -> DuelingQValues:
         encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
-        encoder, features = build_encoder(
-            networks.critic_encoder, _layers(sizes[:-1], config), inputs, encoder_key
-        )
+        encoder, features = _make_hidden(sizes[:-1], config, networks, inputs, encoder_key)
         width = sizes[-1] if sizes else STREAM_SIZE
-        own = _layers((width,), config)
-        streams = own(features, value_key), own(features, advantage_key)
-        return DuelingQValues(encoder, streams, width, choices, head_key, initializer)
+        keys = value_key, advantage_key
+        value, advantage = (_critic_mlp((width,), config, features, own) for own in keys)
+        return DuelingQValues(encoder, (value, advantage), width, outputs, head_key, initializer)
 
-    return _seeing(
-        observation_encoder, ensemble(make_dueling if dueling else make, config.num_critics, key)
-    )
+    critics = ensemble(make_dueling if dueling else make, config.num_critics, key)
+    if isinstance(observation_encoder, ObservationEncoder):
+        return Critics(observation_encoder, critics)
+    return critics
 
 
 def make_value(
@@ -114,53 +101,51 @@ def make_value(
     gain: int | float | None = None,
     share: bool = False,
 ) -> StateValue:
-    """One V(s), under the critic's settings; `gain` is the head's own (see `scaled`). With
-    `share` it sees by the actor's observation_encoder, if observations need any."""
+    """Make one V(s) with the critic's settings; `gain` is the head's own (see `scaled`). With
+    `share` it uses the actor's observation encoder, if observations need one."""
     encoder_key, head_key = jax.random.split(key)
-    standard = _layers(_sizes(config.critic_hidden_sizes, config), config)
-    observation_encoder, inputs = _observation_encoder(spec, config, networks, key)
-    encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
-    value = StateValue(encoder, features, head_key, scaled(config.initialization, gain))
-    return with_observation_encoder(
-        value,
-        SharedEncoder()
-        if share and isinstance(observation_encoder, ObservationEncoder)
-        else observation_encoder,
+    sizes = _sizes(config.critic_hidden_sizes, config)
+    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
+    encoder, features = _make_hidden(sizes, config, networks, inputs, encoder_key)
+    head = Linear(features, 1, head_key, scaled(config.initialization, gain))
+    return _attach(StateValue(encoder, head), observation_encoder, share)
+
+
+def _make_observation_encoder(
+    spec: Spec, config: Any, networks: Networks, key: Key
+) -> tuple[Any, int]:
+    """Use a key of its own: the layers after the encoder start as they would without one."""
+    own = jax.random.fold_in(key, 1)
+    return make_observation_encoder(spec.observation, config, networks.encoder, own)
+
+
+def _attach(network: Any, encoder: Any, share: bool) -> Any:
+    shared = share and isinstance(encoder, ObservationEncoder)
+    return with_observation_encoder(network, SharedEncoder() if shared else encoder)
+
+
+def _make_hidden(
+    sizes: tuple[int, ...], config: Any, networks: Networks, inputs: int, key: Key
+) -> tuple[Any, int]:
+    """Make a critic's hidden layers, or the user's encoder; also return the number of features."""
+
+    def standard(inputs: int, key: Key) -> MLP:
+        return _critic_mlp(sizes, config, inputs, key)
+
+    return build_encoder(networks.critic_encoder, standard, inputs, key)
+
+
+def _critic_mlp(sizes: tuple[int, ...], config: Any, inputs: int, key: Key) -> MLP:
+    return MLP(
+        inputs,
+        sizes,
+        key,
+        activation=config.activation,
+        layer_norm=config.layer_norm,
+        initialization=config.initialization,
     )
-
-
-def _observation_encoder(spec: Spec, config: Any, networks: Networks, key: Key) -> tuple[Any, int]:
-    """From a key of their own: the layers after them begin as they would without any."""
-    return make_observation_encoder(
-        spec.observation, config, networks.encoder, jax.random.fold_in(key, 1)
-    )
-
-
-def _seeing(observation_encoder: Any, critics: Tree) -> Tree:
-    """Critics with observation_encoder in common; plain vectors need none."""
-    return (
-        Critics(observation_encoder, critics)
-        if isinstance(observation_encoder, ObservationEncoder)
-        else critics
-    )
-
-
-def _layers(sizes: tuple[int, ...], config: Any) -> EncoderMaker:
-    """Makes a critic's hidden layers."""
-
-    def make(inputs: int, key: Key) -> MLP:
-        return MLP(
-            inputs,
-            sizes,
-            key,
-            activation=config.activation,
-            layer_norm=config.layer_norm,
-            initialization=config.initialization,
-        )
-
-    return make
 
 
 def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:
-    """A network's own hidden sizes, which may be none at all, or the common ones."""
+    """Return a network's own hidden sizes, which may be none at all, or the common ones."""
     return config.hidden_sizes if own is None else own

@@ -1,13 +1,13 @@
-"""Eyes: convolutional encoders of pictures, and the way from what environments show to them.
+"""Convolutional encoders of images, and the conversion of environments' images for them.
 
-Encoders see float32 with channels last, [*batch, height, width, channels]. Environments show
-[H, W], [H, W, C], [C, H, W] and stacks of these, the frames first; `picture_axes` alone decides
+Encoders take float32 with channels last, [*batch, height, width, channels]. Environments return
+[H, W], [H, W, C], [C, H, W] and stacks of these, with the frames first; `image_axes` alone decides
 which axis is which.
 """
 
 import math
 from functools import partial
-from typing import final
+from typing import NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -18,12 +18,10 @@ from understudy.networks.initializers import INITIALIZERS
 from understudy.networks.mlp import Linear
 from understudy.types import ConfigError, Key
 
-NATURE_SMALLEST, SMALL_SMALLEST = 36, 3
-
 
 @final
 class Conv(eqx.Module):
-    """A convolution of channels-last pictures."""
+    """A convolution of channels-last images."""
 
     weight: Float[Array, "height width inputs outputs"]
     bias: Float[Array, " outputs"]
@@ -41,7 +39,7 @@ class Conv(eqx.Module):
         padding: str = "VALID",
         initialization: str = "kaiming",
     ):
-        # A convolution is a linear layer on every patch, and begins like one.
+        # A convolution is a linear layer on every patch, and is initialized like one.
         layer = Linear(kernel * kernel * inputs, outputs, key, INITIALIZERS[initialization])
         self.weight = layer.weight.reshape(kernel, kernel, inputs, outputs)
         self.bias = layer.bias
@@ -51,29 +49,30 @@ class Conv(eqx.Module):
     def __call__(self, x: Float[Array, "rows H W inputs"]) -> Float[Array, "rows h w outputs"]:
         stride, padding = self.stride, self.padding
 
-        def by_library(x: Array, weight: Array) -> Array:
+        def conv_by_library(x: Array, weight: Array) -> Array:
             layout = ("NHWC", "HWIO", "NHWC")
             return jax.lax.conv_general_dilated(
                 x, weight, (stride, stride), padding, dimension_numbers=layout
             )
 
-        if padding != "VALID":  # the patches of a padded picture would take nine times its room
-            return self.bias + by_library(x, self.weight)
-        # The gradient of Nature's network, 32 pictures, on an H200: 0.31 ms against 0.52, and of
-        # three members at once 0.53 against 1.24. On a CPU it is the other way round.
+        if padding != "VALID":  # the patches of a padded image would take nine times its memory
+            return self.bias + conv_by_library(x, self.weight)
+        # The gradient of Nature's network for 32 images on an H200 takes 0.31 ms instead of
+        # 0.52 ms, for three seeds at once 0.53 ms instead of 1.24 ms. On a CPU it is slower.
         return self.bias + jax.lax.platform_dependent(
-            x, self.weight, cpu=by_library, default=partial(by_products, stride=stride)
+            x, self.weight, cpu=conv_by_library, default=partial(conv_by_matmul, stride=stride)
         )
 
 
-def by_products(
+def conv_by_matmul(
     x: Float[Array, "rows H W inputs"],
     weight: Float[Array, "height width inputs outputs"],
     stride: int,
 ) -> Float[Array, "rows h w outputs"]:
-    """A convolution without padding as one product of all patches with the weights. Where the
-    stride divides the kernel, blocks of stride × stride pixels become channels first: patches are
-    then put together from few large pieces."""
+    """Compute a convolution without padding as one product of all patches with the weights.
+
+    If the stride divides the kernel, blocks of stride × stride pixels become channels first, so
+    that patches consist of few large pieces."""
     rows, height, width, inputs = x.shape
     kernel, outputs = weight.shape[0], weight.shape[-1]
     high, wide = ((side - kernel) // stride + 1 for side in (height, width))
@@ -94,70 +93,38 @@ def by_products(
 
 
 @final
-class NatureCNN(eqx.Module):
-    """Three convolutions and a linear layer (Mnih et al., 2015)."""
+class SequentialCNN(eqx.Module):
+    """Convolutions with relu after each, then a linear layer with relu."""
 
     convolutions: tuple[Conv, ...]
     linear: Linear
 
     def __init__(
         self,
+        layers: tuple[tuple[int, int, int], ...],  # outputs, kernel and stride of each convolution
         shape: tuple[int, int, int],
         key: Key,
-        features: int = 512,
-        initialization: str = "kaiming",
+        features: int,
+        initialization: str,
     ):
-        if min(shape[:2]) < NATURE_SMALLEST:
-            raise ConfigError(
-                f"the encoder 'nature' needs pictures of {NATURE_SMALLEST}×{NATURE_SMALLEST} or "
-                f"more, got {shape[0]}×{shape[1]}: use 'small'"
+        *keys, linear_key = jax.random.split(key, len(layers) + 1)
+        height, width, inputs = shape
+        convolutions = []
+        for (outputs, kernel, stride), own in zip(layers, keys, strict=True):
+            convolutions.append(
+                Conv(inputs, outputs, kernel, own, stride=stride, initialization=initialization)
             )
-        keys = jax.random.split(key, 4)
-        plan = ((shape[2], 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = tuple(
-            Conv(inputs, outputs, kernel, own, stride=stride, initialization=initialization)
-            for (inputs, outputs, kernel, stride), own in zip(plan, keys[:3], strict=True)
-        )
-        sides = shape[:2]
-        for _, _, kernel, stride in plan:
-            sides = tuple((side - kernel) // stride + 1 for side in sides)
-        flat = math.prod(sides) * plan[-1][1]
-        self.linear = Linear(flat, features, keys[3], INITIALIZERS[initialization])
-
-    def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
-        seen, batch = _rows(x)
-        for convolution in self.convolutions:
-            seen = jax.nn.relu(convolution(seen))
-        return _features(self.linear, seen, batch)
-
-
-@final
-class SmallCNN(eqx.Module):
-    """One convolution and a linear layer, for boards (Young and Tian, 2019: MinAtar)."""
-
-    convolution: Conv
-    linear: Linear
-
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        key: Key,
-        features: int = 128,
-        initialization: str = "kaiming",
-    ):
-        if min(shape[:2]) < SMALL_SMALLEST:
-            raise ConfigError(
-                f"the encoder 'small' needs pictures of {SMALL_SMALLEST}×{SMALL_SMALLEST} or more, "
-                f"got {shape[0]}×{shape[1]}: use 'impala', which takes any size"
-            )
-        convolution_key, linear_key = jax.random.split(key)
-        self.convolution = Conv(shape[2], 16, 3, convolution_key, initialization=initialization)
-        flat = (shape[0] - 2) * (shape[1] - 2) * 16
+            height, width = ((side - kernel) // stride + 1 for side in (height, width))
+            inputs = outputs
+        self.convolutions = tuple(convolutions)
+        flat = height * width * inputs
         self.linear = Linear(flat, features, linear_key, INITIALIZERS[initialization])
 
     def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
-        rows, batch = _rows(x)
-        return _features(self.linear, jax.nn.relu(self.convolution(rows)), batch)
+        images, batch = _flatten_batch(x)
+        for convolution in self.convolutions:
+            images = jax.nn.relu(convolution(images))
+        return _features(self.linear, images, batch)
 
 
 @final
@@ -179,7 +146,7 @@ class Residual(eqx.Module):
 
 @final
 class Section(eqx.Module):
-    """Half the height and width, and two residual blocks."""
+    """Convolve, halve the height and width, and apply two residual blocks."""
 
     convolution: Conv
     blocks: tuple[Residual, Residual]
@@ -206,13 +173,7 @@ class ImpalaCNN(eqx.Module):
     sections: tuple[Section, ...]
     linear: Linear
 
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        key: Key,
-        features: int = 256,
-        initialization: str = "kaiming",
-    ):
+    def __init__(self, shape: tuple[int, int, int], key: Key, features: int, initialization: str):
         keys = jax.random.split(key, 4)
         widths = (shape[2], 16, 32, 32)
         self.sections = tuple(
@@ -223,39 +184,68 @@ class ImpalaCNN(eqx.Module):
         self.linear = Linear(flat, features, keys[3], INITIALIZERS[initialization])
 
     def __call__(self, x: Float[Array, "*batch H W C"]) -> Float[Array, "*batch features"]:
-        seen, batch = _rows(x)
+        images, batch = _flatten_batch(x)
         for section in self.sections:
-            seen = section(seen)
-        return _features(self.linear, jax.nn.relu(seen), batch)
+            images = section(images)
+        return _features(self.linear, jax.nn.relu(images), batch)
 
 
-ENCODERS: dict[str, type[NatureCNN] | type[ImpalaCNN] | type[SmallCNN]] = {
-    "nature": NatureCNN,
-    "impala": ImpalaCNN,
-    "small": SmallCNN,
+class Architecture(NamedTuple):
+    """The layers of a `SequentialCNN` and the images it is for."""
+
+    layers: tuple[tuple[int, int, int], ...]  # outputs, kernel and stride of each convolution
+    features: int
+    smallest: int  # height and width of an image
+    alternative: str  # for smaller images
+
+
+SEQUENTIAL = {
+    # Mnih et al. (2015)
+    "nature": Architecture(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512, 36, "'small'"),
+    # Young and Tian (2019), for the boards of MinAtar
+    "small": Architecture(((16, 3, 1),), 128, 3, "'impala', which takes any size"),
 }
 
 
-def fitting(shape: tuple[int, int, int]) -> str:
-    """The name of the encoder for pictures [H, W, C] where none was asked for."""
-    return "nature" if min(shape[:2]) >= NATURE_SMALLEST else "small"
+def make_cnn(
+    name: str,
+    shape: tuple[int, int, int],
+    key: Key,
+    features: int | None = None,
+    initialization: str = "kaiming",
+) -> SequentialCNN | ImpalaCNN:
+    """Make the encoder `name` for images [H, W, C]; `features` defaults to that of its paper."""
+    if name == "impala":
+        return ImpalaCNN(shape, key, features or 256, initialization)
+    layers, default, smallest, alternative = SEQUENTIAL[name]
+    if min(shape[:2]) < smallest:
+        raise ConfigError(
+            f"the encoder '{name}' needs images of {smallest}×{smallest} or more, "
+            f"got {shape[0]}×{shape[1]}: use {alternative}"
+        )
+    return SequentialCNN(layers, shape, key, features or default, initialization)
+
+
+def default_cnn(shape: tuple[int, int, int]) -> str:
+    """Return the name of the encoder for images [H, W, C] if the config names none."""
+    return "nature" if min(shape[:2]) >= SEQUENTIAL["nature"].smallest else "small"
 
 
 def max_pool(x: Float[Array, "rows H W C"]) -> Float[Array, "rows h w C"]:
-    """The largest of 3×3 at every second place."""
+    """Take the maximum of 3×3 pixels at every second pixel."""
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
-def picture_axes(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int]:
-    """Which axes of one observation are its height and width; the others are channels.
+def image_axes(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int]:
+    """Return the axes of one observation that are its height and width; the others are channels.
 
-    Channels come first where that axis is shorter than both others, and last otherwise.
+    Channels come first if that axis is shorter than both others, and last otherwise.
     """
     stacked = int(frames > 1 or len(shape) == 4)
     one = shape[stacked:]
     if len(one) not in (2, 3):
         raise ConfigError(
-            f"a picture has the shape [H, W], [H, W, C] or [C, H, W], or is a stack of these: "
+            f"an image has the shape [H, W], [H, W, C] or [C, H, W], or is a stack of these: "
             f"{list(shape)} is none"
         )
     channels_first = int(len(one) == 3 and one[0] < min(one[1:]))
@@ -263,8 +253,8 @@ def picture_axes(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int]:
 
 
 def image_shape(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int, int]:
-    """Height, width and channels as an encoder sees them."""
-    height, width = picture_axes(shape, frames)
+    """Return height, width and channels of an observation for an encoder."""
+    height, width = image_axes(shape, frames)
     channels = math.prod(shape) // (shape[height] * shape[width])
     return shape[height], shape[width], channels
 
@@ -272,9 +262,9 @@ def image_shape(shape: tuple[int, ...], frames: int = 1) -> tuple[int, int, int]
 def to_channels_last(
     image: Shaped[Array, "..."], shape: tuple[int, ...], frames: int = 1
 ) -> Float[Array, "*batch height width channels"]:
-    """Pictures [*batch, *shape] as encoders see them; bytes come to be in [0, 1]."""
+    """Convert images [*batch, *shape] for an encoder; bytes are scaled to [0, 1]."""
     batch = image.shape[: image.ndim - len(shape)]
-    plane = picture_axes(shape, frames)
+    plane = image_axes(shape, frames)
     others = [axis for axis in range(len(shape)) if axis not in plane]
     order = [*range(len(batch)), *(len(batch) + axis for axis in (*plane, *others))]
     turned = image.transpose(order).reshape(*batch, *image_shape(shape, frames))
@@ -282,12 +272,12 @@ def to_channels_last(
     return numbers / 255 if image.dtype == jnp.uint8 else numbers
 
 
-def _rows(x: Float[Array, "*batch H W C"]) -> tuple[Array, tuple[int, ...]]:
-    """All pictures on one axis, as convolutions want them, and the axes that they had."""
+def _flatten_batch(x: Float[Array, "*batch H W C"]) -> tuple[Array, tuple[int, ...]]:
+    """Put all images on one axis, as convolutions need them; also return the batch axes."""
     batch = x.shape[:-3]
     return x.reshape(math.prod(batch), *x.shape[-3:]), batch
 
 
-def _features(linear: Linear, seen: Float[Array, "rows h w c"], batch: tuple[int, ...]) -> Array:
-    features = jax.nn.relu(linear(seen.reshape(seen.shape[0], math.prod(seen.shape[1:]))))
+def _features(linear: Linear, images: Float[Array, "rows h w c"], batch: tuple[int, ...]) -> Array:
+    features = jax.nn.relu(linear(images.reshape(images.shape[0], math.prod(images.shape[1:]))))
     return features.reshape(*batch, features.shape[-1])

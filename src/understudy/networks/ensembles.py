@@ -1,70 +1,78 @@
-"""Several networks of one shape as one pytree with a leading axis."""
+"""Critics: several networks of one shape as one pytree with a leading axis."""
 
 from collections.abc import Callable
 from typing import Any, final
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
 
-from understudy.networks.encoders import SharedEncoder, Features, with_observation_encoder
+from understudy.networks.encoders import Features, SharedEncoder, with_observation_encoder
 from understudy.types import Key, Observation, Tree
 
 
 @final
 class Critics(eqx.Module):
-    """Critics that see by the same observation_encoder."""
+    """Critics that use one observation encoder. Critics of vectors are stacked without this."""
 
     observation_encoder: Any
     members: Tree  # [critics, ...]
 
 
 def ensemble(make: Callable[[Key], Any], size: int, key: Key) -> Tree:
-    """`size` networks, each initialized from a key of its own (never clones of one another)."""
+    """Make `size` networks, each initialized from a key of its own (never clones)."""
     return jax.vmap(make)(jax.random.split(key, size))
 
 
 def encode(critics: Tree, observation: Observation) -> Observation:
-    """The observation as critics that share their observation_encoder see it: looked at once, however many
-    actions they are then asked about."""
+    """Encode an observation once for all critics, and for all actions they are asked about."""
     if isinstance(critics, Critics):
         return Features(critics.observation_encoder(observation))
     return observation
 
 
 def encode_shared(actor: Any, critics: Tree, observation: Observation) -> Observation:
-    """The observation as an actor and the critics that it borrows its observation_encoder from see it: looked
-    at once. Not for a gradient into the observation_encoder."""
-    return (
-        encode(critics, observation)
-        if isinstance(actor.observation_encoder, SharedEncoder)
-        else observation
-    )
+    """Encode an observation once for an actor and the critics whose encoder it shares. Do not use
+    it if a gradient should reach the encoder."""
+    shared = isinstance(actor.observation_encoder, SharedEncoder)
+    return encode(critics, observation) if shared else observation
 
 
 def evaluate_ensemble(
     critics: Tree, observation: Observation, *actions: Array
 ) -> Float[Array, "critics *batch"]:
-    """Every member's answer to the same inputs."""
-    seen = encode(critics, observation)
-    members = critics.members if isinstance(critics, Critics) else critics
-    return jax.vmap(lambda member: member(seen, *actions))(members)
+    """Return every critic's output for the same inputs."""
+    encoded = encode(critics, observation)
+    return jax.vmap(lambda critic: critic(encoded, *actions))(_stacked(critics))
 
 
-def select_critics(critics: Tree, places: Any) -> Tree:
-    """Some of the critics; a single one by itself, for an int."""
+def q_of_action(
+    critics: Tree, observation: Observation, action: Shaped[Array, "batch *action"]
+) -> Float[Array, "critics batch"]:
+    """Return Q(s, a). A continuous action is an input of the critics, a discrete one an index into
+    their output. (The index is a masked sum: the gradient of a gather would be a slow scatter.)"""
+    if jnp.issubdtype(action.dtype, jnp.floating):
+        return evaluate_ensemble(critics, observation, action)
+    q = evaluate_ensemble(critics, observation)
+    taken = action[:, None] == jnp.arange(q.shape[-1])
+    return jnp.sum(jnp.where(taken, q, 0.0), axis=-1)
 
-    def take(members: Tree) -> Tree:
-        return jax.tree.map(lambda stacked: stacked[places], members)
 
+def select_critics(critics: Tree, index: Any) -> Tree:
+    """Return the critics at these indices; for an int, that critic without a leading axis."""
+    selected = jax.tree.map(lambda stacked: stacked[index], _stacked(critics))
     if not isinstance(critics, Critics):
-        return take(critics)
-    members = take(critics.members)
-    if isinstance(places, int):
-        return with_observation_encoder(members, critics.observation_encoder)
-    return Critics(critics.observation_encoder, members)
+        return selected
+    if isinstance(index, int):
+        return with_observation_encoder(selected, critics.observation_encoder)
+    return Critics(critics.observation_encoder, selected)
 
 
 def ensemble_size(critics: Tree) -> int:
-    members = critics.members if isinstance(critics, Critics) else critics
-    return len(jax.tree.leaves(members)[0])
+    """Return the number of critics."""
+    return len(jax.tree.leaves(_stacked(critics))[0])
+
+
+def _stacked(critics: Tree) -> Tree:
+    return critics.members if isinstance(critics, Critics) else critics

@@ -1,13 +1,12 @@
-"""Actors and critics: an encoder, and the layer that gives its features a meaning.
+"""Actors and critics: an observation encoder, hidden layers (`encoder`) and a linear head.
 
-Before its encoder every one has `observation_encoder` (see there), which do nothing where observations are
-vectors and nothing need be remembered. Called, an actor answers with what its losses need: an
-action, or what describes a distribution. `mode` is the action it would take if it did not explore.
+The observation encoder does nothing to plain vectors. Calling an actor returns what its losses
+need: an action or a distribution. `mode` returns the action without exploration.
 """
 
 import itertools
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -24,51 +23,44 @@ from understudy.types import ConfigError, Key, Observation
 # enough that exp() stays harmless in float32.
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
-# Bounds of a standard deviation that is not squashed: actions live in [-1, 1], and what spreads
-# further than that lands on the bounds.
+# Bounds of a standard deviation that is not squashed: actions are in [-1, 1], and a larger
+# deviation would put most samples on the bounds.
 STD_MIN, STD_MAX = 1e-4, 1.0
 
 
-@final
-class DeterministicActor(eqx.Module):
-    """observation → action in [-1, 1]^size, bounded by tanh."""
+class Network(eqx.Module):
+    """What actors and critics have in common. Abstract."""
 
-    observation_encoder: Any
+    outputs_per_size: ClassVar[int] = 1  # of the head, for each number that an action consists of
+
+    observation_encoder: Any = eqx.field(default_factory=Identity, kw_only=True)
     encoder: Any
     head: Linear
 
-    def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
-    ):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, action_size, key, initializer)
+    def outputs(self, observation: Observation) -> Float[Array, "*batch outputs"]:
+        """Return the outputs of the head."""
+        return self.head(self.encoder(self.observation_encoder(observation)))
+
+
+@final
+class DeterministicActor(Network):
+    """observation → action in [-1, 1]^size, bounded by tanh."""
 
     def __call__(self, observation: Observation) -> Array:
-        return jnp.tanh(self.head(self.encoder(self.observation_encoder(observation))))
+        return jnp.tanh(self.outputs(observation))
 
     def mode(self, observation: Observation) -> Array:
         return self(observation)
 
 
 @final
-class SquashedGaussianActor(eqx.Module):
+class SquashedGaussianActor(Network):
     """observation → mean and log standard deviation of a Gaussian that tanh will squash."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
-
-    def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
-    ):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        # One product for both halves: cheaper than two thin ones.
-        self.head = Linear(features, 2 * action_size, key, initializer)
+    outputs_per_size = 2  # one product for both halves is cheaper than two thin ones
 
     def __call__(self, observation: Observation) -> tuple[Array, Array]:
-        mean, log_std = jnp.split(
-            self.head(self.encoder(self.observation_encoder(observation))), 2, axis=-1
-        )
+        mean, log_std = jnp.split(self.outputs(observation), 2, axis=-1)
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
     def mode(self, observation: Observation) -> Array:
@@ -76,206 +68,119 @@ class SquashedGaussianActor(eqx.Module):
 
 
 @final
-class GaussianActor(eqx.Module):
-    """observation → a Gaussian whose log standard deviation is a parameter, the same everywhere."""
+class GaussianActor(Network):
+    """observation → a Gaussian whose log standard deviation is a parameter, equal in all states."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
     log_std: Float[Array, " action"]
 
-    def __init__(
-        self,
-        encoder: Any,
-        features: int,
-        action_size: int,
-        key: Key,
-        initializer: Initializer,
-        initial_log_std: int | float = 0.0,
-    ):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, action_size, key, initializer)
-        self.log_std = jnp.full(action_size, initial_log_std, jnp.float32)
+    def __init__(self, encoder: Any, head: Linear, initial_log_std: int | float = 0.0):
+        super().__init__(encoder, head)
+        self.log_std = jnp.full(head.bias.shape, initial_log_std, jnp.float32)
 
     def __call__(self, observation: Observation) -> Gaussian:
-        return Gaussian(
-            self.head(self.encoder(self.observation_encoder(observation))), self.log_std
-        )
+        return Gaussian(self.outputs(observation), self.log_std)
 
     def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
 @final
-class BoundedGaussianActor(eqx.Module):
+class BoundedGaussianActor(Network):
     """observation → a Gaussian of mean in [-1, 1] and standard deviation in [1e-4, 1].
 
-    The logistic curve is as good as softplus's tail where the deviation is small, and it nears
-    its upper bound smoothly: a clipped deviation would have no gradient to come back by.
+    The deviation is a logistic function: for small deviations it equals softplus's tail, and it
+    approaches its upper bound smoothly. A clipped deviation would have no gradient there.
     """
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
+    outputs_per_size = 2
 
-    def __init__(
-        self,
-        encoder: Any,
-        features: int,
-        action_size: int,
-        key: Key,
-        initializer: Initializer,
-        initial_std: int | float = 0.5,
-    ):
+    def __init__(self, encoder: Any, head: Linear, initial_std: int | float = 0.5):
         if not STD_MIN < initial_std < STD_MAX:
             raise ConfigError(
                 f"an initial std must be between {STD_MIN:g} and {STD_MAX:g}, got {initial_std:g}"
             )
-        self.observation_encoder, self.encoder = Identity(), encoder
+        size = head.bias.shape[0] // 2
         part = (initial_std - STD_MIN) / (STD_MAX - STD_MIN)
-        head = Linear(features, 2 * action_size, key, initializer)
         # The half that makes the deviation starts without weights: `initial_std` in every state.
-        self.head = eqx.tree_at(
-            lambda head: (head.weight, head.bias),
-            head,
-            (
-                head.weight.at[:, action_size:].set(0.0),
-                head.bias.at[action_size:].set(math.log(part / (1.0 - part))),
-            ),
-        )
+        weight = head.weight.at[:, size:].set(0.0)
+        bias = head.bias.at[size:].set(math.log(part / (1.0 - part)))
+        head = eqx.tree_at(lambda head: (head.weight, head.bias), head, (weight, bias))
+        super().__init__(encoder, head)
 
     def __call__(self, observation: Observation) -> Gaussian:
-        mean, spread = jnp.split(
-            self.head(self.encoder(self.observation_encoder(observation))), 2, axis=-1
-        )
+        mean, spread = jnp.split(self.outputs(observation), 2, axis=-1)
         std = STD_MIN + (STD_MAX - STD_MIN) * jax.nn.sigmoid(spread)
         return Gaussian(jnp.tanh(mean), jnp.log(std))
 
     def mode(self, observation: Observation) -> Array:
-        return self(observation)[0]
+        return self(observation).mode()
 
 
 @final
-class CategoricalActor(eqx.Module):
+class CategoricalActor(Network):
     """observation → a distribution over one choice."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
-
-    def __init__(
-        self, encoder: Any, features: int, action_size: int, key: Key, initializer: Initializer
-    ):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, action_size, key, initializer)
-
     def __call__(self, observation: Observation) -> Categorical:
-        return Categorical(self.head(self.encoder(self.observation_encoder(observation))))
+        return Categorical(self.outputs(observation))
 
     def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
 @final
-class MultiCategoricalActor(eqx.Module):
+class MultiCategoricalActor(Network):
     """observation → independent distributions over several choices, of `choices[i]` each."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
     choices: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(
-        self,
-        encoder: Any,
-        features: int,
-        action_size: int,
-        key: Key,
-        initializer: Initializer,
-        choices: tuple[int, ...],
-    ):
-        if sum(choices) != action_size:
-            raise ValueError(f"{choices} are {sum(choices)} choices, not {action_size}")
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, action_size, key, initializer)
+    def __init__(self, encoder: Any, head: Linear, choices: tuple[int, ...]):
+        if sum(choices) != head.bias.shape[0]:
+            raise ValueError(f"{choices} are {sum(choices)} choices, not {head.bias.shape[0]}")
+        super().__init__(encoder, head)
         self.choices = choices
 
     def __call__(self, observation: Observation) -> MultiCategorical:
         ends = list(itertools.accumulate(self.choices))[:-1]
-        return MultiCategorical(
-            tuple(
-                jnp.split(
-                    self.head(self.encoder(self.observation_encoder(observation))), ends, axis=-1
-                )
-            )
-        )
+        return MultiCategorical(tuple(jnp.split(self.outputs(observation), ends, axis=-1)))
 
     def mode(self, observation: Observation) -> Array:
         return self(observation).mode()
 
 
 @final
-class QCritic(eqx.Module):
-    """(observation, action) → value. The action enters at the input, beside the observation,
-    so that Q can bend in the action as freely as in the state."""
-
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
-
-    def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, 1, key, initializer)
+class QCritic(Network):
+    """(observation, action) → value. The action is an input of the first layer, beside the
+    observation, so that Q can be as nonlinear in the action as in the state."""
 
     def __call__(
-        self,
-        observation: Observation,
-        action: Float[Array, "*batch action"],
+        self, observation: Observation, action: Float[Array, "*batch action"]
     ) -> Float[Array, "*batch"]:
-        together = jnp.concatenate([self.observation_encoder(observation), action], axis=-1)
-        return self.head(self.encoder(together))[..., 0]
+        inputs = jnp.concatenate([self.observation_encoder(observation), action], axis=-1)
+        return self.head(self.encoder(inputs))[..., 0]
 
 
 @final
-class StateValue(eqx.Module):
+class StateValue(Network):
     """observation → value."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
-
-    def __init__(self, encoder: Any, features: int, key: Key, initializer: Initializer):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, 1, key, initializer)
-
     def __call__(self, observation: Observation) -> Float[Array, "*batch"]:
-        return self.head(self.encoder(self.observation_encoder(observation)))[..., 0]
+        return self.outputs(observation)[..., 0]
 
 
 @final
-class QValues(eqx.Module):
+class QValues(Network):
     """observation → the value of each choice."""
 
-    observation_encoder: Any
-    encoder: Any
-    head: Linear
-
-    def __init__(
-        self, encoder: Any, features: int, choices: int, key: Key, initializer: Initializer
-    ):
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.head = Linear(features, choices, key, initializer)
-
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
-        return self.head(self.encoder(self.observation_encoder(observation)))
+        return self.outputs(observation)
 
 
 @final
 class DuelingQValues(eqx.Module):
     """observation → V + A - mean(A): the value of each choice (Wang et al., 2016, eq. 9).
 
-    `streams` are what V and A do not share: hidden layers of their own. Two bare linear layers
-    on the same features would be one linear layer again.
+    `streams` are the hidden layers that V and A do not share. Two bare linear layers on the same
+    features would be equal to one linear layer.
     """
 
     observation_encoder: Any

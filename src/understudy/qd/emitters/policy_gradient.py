@@ -15,7 +15,7 @@ from understudy.algorithms.optim import descend
 from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
 from understudy.buffers import ReplayState
-from understudy.networks import select_critics
+from understudy.networks.ensembles import select_critics
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.training.initialization import begin, metric_names
