@@ -91,7 +91,8 @@ def observed(state, rows, open_return=None):
 def parts_of(state):
     """Every part of a state under one name: actor, target_actor, actor_optimizer, hyper …"""
     parts = dict(state.params._asdict())
-    parts |= {f"target_{name}": target for name, target in state.targets._asdict().items()}
+    targets = {name: tree for name, tree in state.targets._asdict().items() if tree is not None}
+    parts |= {f"target_{name}": target for name, target in targets.items()}
     parts |= {f"{name}_optimizer": own for name, own in state.opt_state.items()}
     rest = ("normalizer", "hyper", "updates", "key")
     return parts | {name: getattr(state, name) for name in rest}

@@ -95,7 +95,9 @@ def test_state_dependent_noise_is_one_function_until_its_time_is_over():
     # The noise is linear in the features: what is left of the action without its mean.
     other = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
     action, kept, _ = made.act(policy, memory, other, jnp.zeros(2, bool), KEY, True)
-    mean, features = jax.jit(lambda actor, seen: actor(seen))(made.state.params.actor, other)
+    mean, features = jax.jit(lambda actor, seen: actor.mean_and_features(seen))(
+        made.state.params.actor, other
+    )
     noise = np.einsum("ef,efa->ea", features, memory.matrix)
     np.testing.assert_allclose(np.asarray(action) - np.asarray(mean), noise, rtol=1e-4, atol=1e-5)
     assert same(kept.matrix, memory.matrix)

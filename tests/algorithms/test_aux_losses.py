@@ -15,7 +15,7 @@ from understudy.types import ConfigError
 
 def head_on_identity(kind, size=2, seed=0, **settings):
     key = jax.random.PRNGKey(seed)
-    return kind(MLP(3, (), key), 3, size, key, kaiming, **settings)
+    return kind(MLP(3, (), key), Linear(3, size, key, kaiming), **settings)
 
 
 answer_of = jax.jit(lambda actor, observation: actor(observation))

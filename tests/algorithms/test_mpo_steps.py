@@ -160,7 +160,7 @@ def test_the_prior_is_a_factor_of_the_improved_policy():
     for leaf in jax.tree.leaves(gradients.params.actor):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
     # log π̄ = (log ¾, log ¼) and Q/η = (0, log 3): the odds 3 : 1 become 3 : 3
-    options = losses.Options(
+    options = losses.Candidates(
         Categorical(jnp.asarray(np.log([[0.75, 0.25]]), jnp.float32)),
         None,
         jnp.asarray(np.log([[0.75, 0.25]]), jnp.float32),
@@ -186,7 +186,7 @@ def test_the_critic_sees_actions_in_their_bounds_and_the_fit_sees_them_as_drawn(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "evaluate_ensemble", lambda critics, *inputs: critic(*inputs)[None])
         asked = jax.jit(
-            lambda policy: losses.drawn_options(policy, None, jnp.array([[7.0]]), noise)
+            lambda policy: losses.sample_candidates(policy, None, jnp.array([[7.0]]), noise)
         )
         options = asked(policy)
     np.testing.assert_allclose(options.action[0, :, 0], [2.5, 0.0, -2.5], atol=1e-6)
@@ -209,7 +209,7 @@ def two_policies():
     action = jnp.asarray(rng.normal(size=(3, SAMPLES, 2)), jnp.float32)
     weight = jnp.asarray([0.5, 2.0, 1.0])
     improved = jnp.asarray(rng.dirichlet(np.ones(SAMPLES), 3), jnp.float32)
-    options = losses.Options(pair[0], action, improved, improved)
+    options = losses.Candidates(pair[0], action, improved, improved)
     return pair, options, improved, weight
 
 
@@ -261,7 +261,7 @@ def test_decoupled_gradients_worked_by_hand():
     # as if the mean stood still; both with weight 2
     old = Gaussian(jnp.zeros((1, 1)), jnp.asarray(np.log([[0.5]]), jnp.float32))
     ones = jnp.ones((1, 1))
-    options = losses.Options(old, jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), ones)
+    options = losses.Candidates(old, jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), ones)
 
     def loss(policy):
         return losses.fit_gaussian(policy, options, ones, jnp.array([2.0]))[0]

@@ -150,7 +150,7 @@ def test_targets_follow_the_new_networks_by_tau(name):
     for tau in (0.25, 1.0):
         state = made.with_hyper(tau=tau)
         new, _ = made.update(state)
-        for target in state.targets._fields:
+        for target in made.algorithm.target_names:
             trees = [getattr(one, target) for one in (state.targets, new.targets, new.params)]
             for old, moved, online in zip(*map(jax.tree.leaves, trees), strict=True):
                 want = (1 - tau) * np.asarray(old) + tau * np.asarray(online)

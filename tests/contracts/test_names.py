@@ -149,9 +149,9 @@ def _help(words: tuple[str, ...]) -> str:
 
 
 def _column(package: str, column: str) -> None:
-    """A metric that the algorithm's own pages name."""
+    """A metric that the algorithm's own files name, or the gradients that all share."""
     folder = Path(_thing(package).__file__).parent
-    for page in folder.glob("*.py"):
+    for page in (*folder.glob("*.py"), folder.parent / "gradients.py"):
         for node in ast.walk(ast.parse(page.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and node.value == column:
                 return

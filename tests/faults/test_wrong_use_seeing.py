@@ -127,10 +127,10 @@ def test_settings_that_do_not_fit():
 def test_encoders_that_do_not_fit():
     small = spaces.Box(0, 255, (2, 2), np.uint8)
     problems = {
-        "'nature' needs pictures of 36×36 or more, got 12×12: use 'small'": lambda: us.DDQN(
+        "'nature' needs images of 36×36 or more, got 12×12: use 'small'": lambda: us.DDQN(
             Picture, us.DDQNConfig(encoder="nature", **REPLAY)
         ),
-        "needs pictures of .* or more, got 2×2": lambda: us.DDQN(
+        "needs images of .* or more, got 2×2": lambda: us.DDQN(
             showing(small), us.DDQNConfig(**REPLAY)
         ),
         r"an encoder must map an observation to \[features\], got \(2, 3\)": lambda: seeing((2, 3)),

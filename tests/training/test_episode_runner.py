@@ -43,7 +43,7 @@ class Onward(Algorithm):
     def _unused(self, *arguments):
         raise AssertionError("playing only acts")
 
-    init_params = optimizers = policy = gradients = choose = _unused
+    init_params = optimizers = policy = gradients = explore = _unused
 
 
 BUFFER = ReplayBuffer(SPEC, 400, ROWS)

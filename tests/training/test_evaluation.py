@@ -42,7 +42,7 @@ class Same(Algorithm):
     def _unused(self, *arguments):
         raise AssertionError("evaluation only acts")
 
-    init_params = optimizers = policy = gradients = choose = _unused
+    init_params = optimizers = policy = gradients = explore = _unused
 
 
 class Evaluator:

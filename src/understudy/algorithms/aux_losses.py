@@ -1,7 +1,7 @@
-"""Loss add-ons: users' functions that add a term to the actor's loss, and two that ship.
+"""Loss add-ons: users' functions that add a term to the actor's loss, and two built-in ones.
 
-An add-on is a function `(actor, batch, key) -> (scalar, metrics)`. It is given the batch as the
-losses see it (observations normalized, where that is on).
+An add-on is a function `(actor, batch, key) -> (scalar, metrics)`. Its batch is that of the losses:
+observations are normalized if the config says so.
 """
 
 from typing import Any
@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 from understudy.algorithms.base import LossAddon
 from understudy.networks.encoders import SharedEncoder
 from understudy.networks.heads import DeterministicActor, SquashedGaussianActor
-from understudy.networks.state_dependent import StateDependentActor, state_dependent_std
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.ops.divergences import categorical_kl
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar
@@ -22,7 +21,7 @@ from understudy.types import ConfigError, Key, Metrics, Observation, Scalar
 def add_terms(
     addons: tuple[LossAddon, ...], actor: Any, batch: Any, key: Key
 ) -> tuple[Scalar, Metrics]:
-    """The sum of the users' terms for the actor's loss, and their metrics as `addon/…`."""
+    """Return the sum of the users' terms for the actor's loss, and their metrics as `addon/…`."""
     total, metrics = jnp.float32(0.0), {}
     for place, addon in enumerate(addons):
         name = getattr(addon, "__name__", f"addon_{place}")
@@ -40,9 +39,9 @@ def add_terms(
 
 
 def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
-    """Hold the policy near `reference`, an actor of the same kind, such as another agent's:
-    adds coefficient · KL(policy ‖ reference). One that sees or remembers by its critics' observation_encoder
-    is given them by `understudy.networks.share_encoder(actor, critic)`."""
+    """Keep the policy near `reference`, an actor of the same class, such as another agent's: add
+    coefficient · KL(policy ‖ reference). If the actor shares its critics' encoder, pass
+    `understudy.networks.share_encoder(actor, critic)`."""
     if isinstance(reference.observation_encoder, SharedEncoder):
         raise ConfigError(
             "kl_to_reference: this actor sees by its critics' encoder or memory; give "
@@ -59,7 +58,7 @@ def kl_to_reference(reference: Any, coefficient: int | float) -> LossAddon:
 
 
 def action_penalty(coefficient: int | float) -> LossAddon:
-    """Prefer small actions: adds coefficient · |mode of the policy|², in normalized units."""
+    """Prefer small actions: add coefficient · |mode of the policy|², in normalized units."""
 
     def action_magnitude(actor: Any, batch: Any, key: Key) -> tuple[Scalar, Metrics]:
         action = actor.mode(batch.observation)
@@ -74,14 +73,11 @@ def action_penalty(coefficient: int | float) -> LossAddon:
 def _distribution(
     actor: Any, observation: Observation
 ) -> Gaussian | Categorical | MultiCategorical:
-    """What the actor draws from; before tanh, where that follows: it leaves a KL as it is."""
+    """Return the actor's distribution, before tanh if there is one: tanh does not change a KL."""
     if isinstance(actor, DeterministicActor):
         raise ConfigError("kl_to_reference needs a policy that is random: this one is not")
-    answer = actor(observation)
-    if isinstance(actor, StateDependentActor):
-        mean, features = answer
-        return Gaussian(mean, jnp.log(state_dependent_std(features, actor.log_std)))
-    return Gaussian(*answer) if isinstance(actor, SquashedGaussianActor) else answer
+    distribution = actor(observation)
+    return Gaussian(*distribution) if isinstance(actor, SquashedGaussianActor) else distribution
 
 
 def _kl(ours: Any, theirs: Any) -> Float[Array, " batch"]:

@@ -1,7 +1,7 @@
 """The protocol of an algorithm: a config plus pure, jittable, vmappable functions.
 
 An algorithm never sees an environment, a buffer, a logger, a file or a cluster. Everything
-that changes lives in its State; `update` is `apply ∘ gradients` and nothing else, so that one
+that changes is in its TrainState; `update` is `apply ∘ gradients` and nothing else, so that one
 machine and many gradient workers compute the same thing.
 """
 
@@ -23,31 +23,40 @@ from understudy.algorithms.optim import (
     Index,
     Optimizers,
     UpdateMask,
-    hard_copy,
-    initial_hyper,
     move_targets,
+    only,
 )
 from understudy.algorithms.spec_check import check_spec
-from understudy.algorithms.train_state import NoTargets, TrainState
+from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks
 from understudy.networks.encoders import encode_step
+from understudy.networks.normalizer import Statistics
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar, Spec, Tree
 
 # (actor, batch, key) -> (a scalar added to the actor's loss, metrics to log)
 LossAddon = Callable[[Any, Any, Key], tuple[Array, Metrics]]
 
 Needs = ReplayNeeds | RolloutNeeds
+First = Bool[Array, " envs"]  # an episode begins here
+Explored = tuple[Shaped[Array, "envs *action"], Tree, Metrics]  # actions, noise state, extras
 
 
 class Aux(NamedTuple):
-    """What an update tells beside its gradients."""
+    """What an update returns beside its gradients."""
 
-    metrics: Metrics  # NaN where a part did not take part: absent from means, never zero
+    metrics: Metrics  # NaN if a part did not take part: means leave it out
     priorities: Float[Array, " batch"]  # |TD error| per row
 
 
+class ActorPolicy(NamedTuple):
+    """The policy of an actor without settings of its own."""
+
+    actor: Any
+    normalizer: Statistics | None  # of observations, if they are normalized
+
+
 class Memory(NamedTuple):
-    """What acting carries from step to step, where an agent remembers."""
+    """What acting carries from step to step, if an agent is recurrent."""
 
     hidden: Float[Array, "envs memory"]
     noise: Tree
@@ -59,8 +68,8 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
-    target_class: ClassVar[Any] = NoTargets  # its fields name the params that have a target
-    num_envs: ClassVar[int] = 1  # environments per seed, where the user names no number
+    target_names: ClassVar[tuple[str, ...]] = ()  # the params that have a target
+    num_envs: ClassVar[int] = 1  # environments per seed, if the user gives no number
     needs_bounds: ClassVar[bool] = True  # of continuous actions
 
     def __init__(
@@ -78,8 +87,8 @@ class Algorithm(abc.ABC):
         self.loss_addons = loss_addons
 
     def __eq__(self, other: object) -> bool:
-        """Two of one class and config make the same programs. One with parts of the user's own
-        equals itself alone: what those do may depend on more than can be compared."""
+        """Two of one class and config make the same programs. An algorithm with networks or
+        add-ons of the user equals itself alone: their behavior cannot be compared."""
         if not isinstance(other, Algorithm) or type(self) is not type(other):
             return False
         standard = self._is_standard and other._is_standard
@@ -94,26 +103,26 @@ class Algorithm(abc.ABC):
 
     @property
     def needs(self) -> Needs:
-        """What data the algorithm must be given."""
+        """The data that the algorithm must be given."""
         return self.config.needs
 
     @property
-    @abc.abstractmethod
     def optimizers(self) -> Optimizers:
-        """What moves the params, with which step sizes."""
+        """The optimizers of the params."""
+        return Optimizers(self.config)
 
     @property
     def delays(self) -> Delays:
-        """Which parts are not updated every time."""
-        return Delays()
+        """The parts that are not updated every time."""
+        return self.config.delays
 
     def init(self, spec: Spec, key: Key) -> TrainState:
-        """Everything that will ever change."""
+        """Make everything that will ever change."""
         params, key = self.init_params(spec, key)
-        targets = (hard_copy(getattr(params, name)) for name in self.target_class._fields)
         return TrainState(
             params=params,
-            targets=self.target_class(*targets),
+            # Copies: donated buffers must not be shared.
+            targets=jax.tree.map(jnp.copy, only(params, self.target_names)),
             opt_state=self.optimizers.init(params),
             normalizer=normalization.init_normalizer(self.config, spec),
             hyper=self.init_hyper(spec),
@@ -123,67 +132,67 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def init_params(self, spec: Spec, key: Key) -> tuple[Any, Key]:
-        """Networks, and numbers that are learned; and the key to go on with."""
+        """Make the networks and learned numbers; also return the key to continue with."""
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
-        """The hyper-parameters that can move."""
-        return initial_hyper(self.config)
+        """Make the hyper-parameters that can move."""
+        return {name: jnp.float32(value) for name, value in self.config.moving().items()}
 
     @abc.abstractmethod
     def policy(self, state: Any) -> Any:
-        """The smallest slice of the State that can act: what a worker is sent."""
+        """Return the smallest part of the state that can act: what a worker is sent. Its first
+        field is the network that acts, and `normalizer` holds the statistics of observations."""
 
     def act(
         self,
         policy: Any,
         memory: Tree,
         observation: Shaped[Array, "envs *observation"],
-        first: Bool[Array, " envs"],
+        first: First,
         key: Key,
         explore: bool,
     ) -> tuple[Shaped[Array, "envs ..."], Tree, Metrics]:
-        """Actions for a row of environments, the memory they carry on, and extras.
+        """Return actions for a row of environments, the memory after them, and extras.
 
-        `first` marks rows whose episode has just begun, where memory restarts.
+        `first` marks rows whose episode has just begun: their memory starts again.
         """
-        observation = normalization.normalize_observation(policy.normalizer, observation)
-        if not self.config.memory_width:
-            return self.choose(policy, memory, observation, first, key, explore)
-        # The first part of every policy is the network that acts.
-        seen, hidden = encode_step(policy[0], memory.hidden, observation, first)
-        assert hidden is not None
-        action, noise, extras = self.choose(policy, memory.noise, seen, first, key, explore)
-        return action, Memory(hidden, noise), extras
+        recurrent = self.config.memory_width > 0
+        hidden, noise = memory if recurrent else (None, memory)
+        normalized = normalization.normalize_observation(policy.normalizer, observation)
+        encoded, hidden = encode_step(policy[0], hidden, normalized, first)
+        if explore:
+            action, noise, extras = self.explore(policy, noise, encoded, first, key)
+        else:
+            action, extras = self.greedy_action(policy, encoded), {}
+        return action, noise if hidden is None else Memory(hidden, noise), extras
 
     @abc.abstractmethod
-    def choose(
-        self,
-        policy: Any,
-        noise: Tree,
-        seen: Observation,
-        first: Bool[Array, " envs"],
-        key: Key,
-        explore: bool,
-    ) -> tuple[Shaped[Array, "envs ..."], Tree, Metrics]:
-        """`act`, when the observation has been looked at and remembered; `noise` is what lingers
-        of earlier steps' noise."""
+    def explore(
+        self, policy: Any, noise: Tree, observation: Observation, first: First, key: Key
+    ) -> Explored:
+        """Return exploring actions, the noise state after them, and extras. The observation is
+        normalized and, for a recurrent network, encoded."""
+
+    def greedy_action(self, policy: Any, observation: Observation) -> Shaped[Array, "envs *action"]:
+        """Return the actions that the policy prefers."""
+        return policy.actor.mode(observation)
 
     def memory(self, policy: Any, num_envs: int) -> Tree:
-        """The memory before a first step; empty for algorithms that need none. (The policy says
-        how large things are.)"""
+        """Return the memory before a first step, which is empty for most algorithms. The sizes
+        are those of the policy's networks."""
         noise, width = self.init_noise(policy, num_envs), self.config.memory_width
         return Memory(jnp.zeros((num_envs, width)), noise) if width else noise
 
     def init_noise(self, policy: Any, num_envs: int) -> Tree:
-        """What exploration carries from step to step, before the first one."""
+        """Return the state of the exploration noise before the first step."""
         return ()
 
     def prepare(self, state: Any, batch: Any) -> Any:
-        """What must look at the whole batch before it may be split into shards.
+        """Do what needs the whole batch before it may be split into shards.
 
-        Here: observations and rewards in the State's present units, and importance weights of
-        which the largest is 1, made larger where rows are no steps (of weight 0): a mean over
-        rows is then one over steps."""
+        Here: normalize observations and rewards, and scale importance weights. Their maximum is 1;
+        if some rows are no steps (weight 0), weights are enlarged such that a mean over rows is
+        one over steps."""
         batch = normalization.normalize_batch(state.normalizer, batch)
         weight = batch.weight / jnp.max(batch.weight)
         steps = jnp.maximum(jnp.sum(weight > 0), 1)
@@ -193,15 +202,15 @@ class Algorithm(abc.ABC):
     def gradients(
         self, state: TrainState, batch: Any, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
-        """The gradients of one prepared batch at this state. Pure; noise is drawn per row."""
+        """Return the gradients of one prepared batch at this state. Pure; noise is drawn by row."""
 
     def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
-        """Clip, descend, move targets, count. Delayed parts keep their values."""
+        """Clip, descend, move targets, count. Delayed parts do not change."""
         assert gradients.mask is not None
         params, opt_state = self.optimizers.step(state, gradients)
         return state._replace(
             params=params,
-            targets=move_targets(state, params, gradients.mask.targets),
+            targets=move_targets(state, params, self.target_names, gradients.mask.targets),
             opt_state=opt_state,
             updates=state.updates + 1,
         )
@@ -214,24 +223,21 @@ class Algorithm(abc.ABC):
         return self.apply(state, gradients), aux
 
     def update_mask(self, index: Index) -> UpdateMask:
-        """Which delayed parts take part in update number `index`."""
+        """Return the delayed parts that take part in update number `index`."""
         return self.delays.mask(index)
 
     def get_weights(self, state: Any) -> dict[str, Tree]:
-        """The networks that learn, by name. Their targets are not among them."""
+        """Return the networks that learn, by name, without their targets."""
         return {name: getattr(state.params, name) for name in self.optimizers.networks}
 
     def set_weights(self, state: Any, weights: dict[str, Tree]) -> Any:
-        """The State with these networks; targets follow at once, as hard copies."""
-        copies = {
-            name: jax.tree.map(jnp.copy, network)
-            for name, network in weights.items()
-            if name in state.targets._fields
-        }
+        """Return the state with these networks; targets become copies of them at once."""
+        followed = {name: network for name, network in weights.items() if name in self.target_names}
         return state._replace(
-            params=state.params._replace(**weights), targets=state.targets._replace(**copies)
+            params=state.params._replace(**weights),
+            targets=state.targets._replace(**jax.tree.map(jnp.copy, followed)),
         )
 
     def check(self, spec: Spec) -> None:
-        """Refuse, before anything starts, a spec this algorithm cannot learn."""
+        """Refuse, before anything starts, a spec that this algorithm cannot learn."""
         check_spec(self, spec)

@@ -14,10 +14,12 @@ import math
 import numbers
 import re
 import textwrap
+import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from understudy.ops.schedules import Schedule, linear
@@ -41,8 +43,8 @@ def setting(
     return dataclasses.field(default=default, metadata={**rules, **told})
 
 
-sense = partial(setting, topic="seeing and remembering")
-optimization = partial(setting, topic="optimizer")
+encoder_setting = partial(setting, topic="seeing and remembering")
+optimizer_setting = partial(setting, topic="optimizer")
 
 OPTIMIZERS = ("adam", "adamw", "rmsprop")
 
@@ -73,7 +75,7 @@ class Config:
     # it would answer bad input with a traceback.
     __no_type_check__ = True
 
-    # Environment id -> settings for it. They serve other versions of it too.
+    # Environment id -> settings for it, and for other versions of it (see `read_presets`).
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     # Settings of its siblings that this algorithm cannot have -> why.
@@ -123,7 +125,7 @@ class Config:
     def _contradictions_despite_problems(self) -> list[str]:
         try:
             return self.contradictions()
-        except TypeError:  # a field of the wrong type is already reported
+        except (TypeError, ValueError):  # a field of the wrong type is already reported
             return []
 
     def contradictions(self) -> list[str]:
@@ -159,6 +161,28 @@ class Config:
             others = (known for known in cls.presets if known.startswith(f"{stem}-v"))
             name = next(others, family if family in cls.presets else "")
         return (cls(**cls.presets[name]), name) if name else (cls(), "defaults")
+
+
+def read_presets(config_file: str) -> dict[str, dict[str, Any]]:
+    """Read `presets.toml` beside a config's file: settings by environment id.
+
+    A table is a preset for its `environments`, by default for the one that it is named after. With
+    `base` it adds to another table, of the same file or of `algorithms/presets.toml`."""
+    tables: dict[str, dict[str, Any]] = {}
+    for folder in (Path(__file__).parent, Path(config_file).parent):
+        tables |= tomllib.loads((folder / "presets.toml").read_text(encoding="utf-8"))
+
+    def settings(name: str) -> dict[str, Any]:
+        own = {k: tuple(v) if isinstance(v, list) else v for k, v in tables[name].items()}
+        own.pop("environments", None)
+        base: Any = own.pop("base", None)
+        return settings(base) | own if base else own
+
+    return {
+        environment: settings(name)
+        for name, table in tables.items()
+        for environment in table.get("environments", [name])
+    }
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Normalizer statistics in the State: what observations and returns look like so far.
+"""The normalizer in the TrainState: running statistics of observations and returns.
 
-Replay keeps raw observations and rewards; they are put into the units of the moment when a
-batch is prepared and when the policy acts. What is off is None and costs nothing.
+Replay stores raw observations and rewards; they are normalized when a batch is prepared and when
+the policy acts. Statistics that are off are None and cost nothing.
 """
 
 import dataclasses
@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
-from understudy.networks.normalizer import Statistics, initial_statistics, normalize
-from understudy.networks.normalizer import update_statistics
+from understudy.networks.normalizer import (
+    Statistics,
+    initial_statistics,
+    normalize,
+    update_statistics,
+)
 from understudy.types import History, Observation, Spec
 
 
@@ -21,10 +25,10 @@ class Normalizer(NamedTuple):
 
 
 def init_normalizer(config: Any, spec: Spec) -> Normalizer:
+    """Make the statistics that the config asks for."""
+    shape = spec.observation.shape
     return Normalizer(
-        observation=initial_statistics(spec.observation.shape)
-        if config.normalize_observations
-        else None,
+        observation=initial_statistics(shape) if config.normalize_observations else None,
         returns=initial_statistics(()) if config.normalize_rewards else None,
     )
 
@@ -35,34 +39,37 @@ def update_normalizer(
     open_return: Float[Array, " envs"],
     valid: Bool[Array, " envs"],
 ) -> Normalizer:
-    seen, returns = normalizer
+    """Add a row of observations and of the returns of the open episodes so far."""
+
+    def update(statistics: Statistics | None, rows: Array) -> Statistics | None:
+        return None if statistics is None else update_statistics(statistics, rows, valid)
+
     return Normalizer(
-        observation=None if seen is None else update_statistics(seen, observation, valid),
-        returns=None if returns is None else update_statistics(returns, open_return, valid),
+        observation=update(normalizer.observation, observation),
+        returns=update(normalizer.returns, open_return),
     )
 
 
-def normalize_observation(statistics: Statistics | None, observation: Array) -> Array:
-    """The observation as networks see it."""
-    return observation if statistics is None else normalize(statistics, observation)
-
-
-def _normalize(statistics: Statistics, seen: Observation) -> Observation:
-    if not isinstance(seen, History):
-        return normalize(statistics, seen)
-    return dataclasses.replace(seen, observation=normalize(statistics, seen.observation))
+def normalize_observation(statistics: Statistics | None, observation: Observation) -> Observation:
+    """Normalize an observation, or all of a History, if there are statistics."""
+    if statistics is None:
+        return observation
+    if not isinstance(observation, History):
+        return normalize(statistics, observation)
+    normalized = normalize(statistics, observation.observation)
+    return dataclasses.replace(observation, observation=normalized)
 
 
 def normalize_batch(normalizer: Normalizer, batch: Any) -> Any:
-    """A batch or trajectory with observations and rewards in the units of the moment.
+    """Normalize the observations and rewards of a batch or trajectory by the present statistics.
 
     Rewards are divided by the return's standard deviation and not centered: their sign, and so
     the best policy, stays."""
-    if normalizer.observation is not None:
-        batch = batch._replace(
-            observation=_normalize(normalizer.observation, batch.observation),
-            next_observation=_normalize(normalizer.observation, batch.next_observation),
-        )
+    statistics = normalizer.observation
+    batch = batch._replace(
+        observation=normalize_observation(statistics, batch.observation),
+        next_observation=normalize_observation(statistics, batch.next_observation),
+    )
     if normalizer.returns is not None:
         batch = batch._replace(reward=batch.reward / jnp.sqrt(normalizer.returns.variance + 1e-8))
     return batch

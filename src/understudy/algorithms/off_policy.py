@@ -1,39 +1,34 @@
-"""What algorithms that learn from replay share: their settings, and what data they need."""
+"""What algorithms that learn from replay share: settings, data needs, networks, Q-values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import jax
+from jaxtyping import Array, Float, Shaped
 
 from understudy.algorithms.config import (
     OPTIMIZERS,
     Config,
     anneal_learning_rates,
     check_optimizer,
+    encoder_setting,
     memory_width,
-    optimization,
-    sense,
+    optimizer_setting,
     setting,
 )
+from understudy.algorithms.normalization import normalize_observation
+from understudy.algorithms.optim import Delays
+from understudy.algorithms.train_state import TrainState
+from understudy.networks.build import make_actor, make_critics
+from understudy.networks.ensembles import q_of_action
 from understudy.ops.schedules import Schedule, linear
-from understudy.types import Sequences
-
-# For networks that remember: a batch is 512 steps in 32 sequences, drawn after every fourth step.
-REMEMBERING: Mapping[str, Any] = dict(
-    memory="gru",
-    memory_size=64,
-    hidden_sizes=(64,),
-    learning_rate=1e-3,
-    batch_size=32,
-    buffer_size=100_000,
-    start_steps=1_000,
-    updates_per_step=0.25,
-    update_every=4,
-)
+from understudy.types import Key, Sequences, Spec, Tree
 
 
 @dataclass(frozen=True)
 class ReplayNeeds:
-    """What an algorithm needs that learns from replay."""
+    """The data that an algorithm needs that learns from replay."""
 
     on_policy: ClassVar[bool] = False
 
@@ -57,6 +52,8 @@ class ReplayNeeds:
 @dataclass(frozen=True)
 class OffPolicyConfig(Config):
     """The settings that all algorithms with replay share. Abstract."""
+
+    policy_delay = 1  # no field here; algorithms that can delay the policy have it as a setting
 
     learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
     """The optimizer's step size, for every network without one of its own."""
@@ -126,47 +123,47 @@ class OffPolicyConfig(Config):
     """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
     the run."""
 
-    optimizer: str = optimization("adam", choices=OPTIMIZERS)
+    optimizer: str = optimizer_setting("adam", choices=OPTIMIZERS)
     """What turns gradients into steps."""
-    optimizer_epsilon: float | None = optimization(None, above=0.0)
+    optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
     """Keeps the optimizer from dividing by zero (default: Adam 1e-8, RMSprop 1e-5)."""
-    adam_beta1: float = optimization(0.9, at_least=0.0, at_most=1.0)
+    adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
     """Adam and AdamW: how slowly the mean of the gradients forgets."""
-    adam_beta2: float = optimization(0.999, at_least=0.0, at_most=1.0)
+    adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
     """Adam and AdamW: how slowly the mean of their squares forgets."""
-    weight_decay: float | None = optimization(None, at_least=0.0)
+    weight_decay: float | None = optimizer_setting(None, at_least=0.0)
     """AdamW: the share of every weight of the networks that a step of size 1 takes away (default:
     0.01)."""
-    rmsprop_decay: float = optimization(0.99, at_least=0.0, at_most=1.0)
+    rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
     """RMSprop: how slowly the mean of the squares forgets."""
-    epsilon_inside_root: bool = optimization(True)
+    epsilon_inside_root: bool = optimizer_setting(True)
     """RMSprop: add optimizer_epsilon to the mean square and not to its root."""
 
-    encoder: str = sense("auto", choices=("auto", "nature", "impala", "small"))
+    encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
     """What sees images; auto is nature from 36×36 pixels on, small below."""
-    encoder_features: int | None = sense(None, at_least=1)
+    encoder_features: int | None = encoder_setting(None, at_least=1)
     """Features that come of an image (default: nature 512, impala 256, small 128)."""
-    frame_stack: int = sense(1, at_least=1)
+    frame_stack: int = encoder_setting(1, at_least=1)
     """Newest images that make one observation; replay keeps each of them once."""
-    memory: str | None = sense(None, choices=("gru", "lstm"))
+    memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
     """The cell that remembers what was seen before; none by default."""
-    memory_size: int = sense(128, at_least=1)
+    memory_size: int = encoder_setting(128, at_least=1)
     """Features that such a cell has."""
-    share_encoder: bool = sense(True)
+    share_encoder: bool = encoder_setting(True)
     """Let the actor see and remember by the critics' encoder (of images) and memory."""
-    actor_trains_encoder: bool = sense(False)
+    actor_trains_encoder: bool = encoder_setting(False)
     """Let the actor's gradient, too, into what it shares with the critics."""
-    random_shift: int = sense(0, at_least=0)
+    random_shift: int = encoder_setting(0, at_least=0)
     """Pixels by which sampled images are moved at random, as augmentation; 0 is off."""
-    sequence_length: int = sense(16, at_least=1)
+    sequence_length: int = encoder_setting(16, at_least=1)
     """With memory: steps of a sampled sequence that are learned from (batch_size counts
     sequences then)."""
-    burn_in: int = sense(8, at_least=0)
+    burn_in: int = encoder_setting(8, at_least=0)
     """With memory: steps before them that only bring the stored memory up to date."""
-    sequence_stride: int | None = sense(None, at_least=1)
+    sequence_stride: int | None = encoder_setting(None, at_least=1)
     """With memory: steps from one stored sequence to the next; below sequence_length they overlap
     (default: half of it)."""
-    priority_mix: float = sense(0.9, at_least=0.0, at_most=1.0)
+    priority_mix: float = encoder_setting(0.9, at_least=0.0, at_most=1.0)
     """With memory: a sequence's priority is this share of its largest error and the rest of its
     mean one."""
 
@@ -214,6 +211,10 @@ class OffPolicyConfig(Config):
         return curves
 
     @property
+    def delays(self) -> Delays:
+        return Delays(self.policy_delay, self.target_update_interval)
+
+    @property
     def memory_width(self) -> int:
         """Numbers that a recurrent state consists of; 0 where there is none."""
         return memory_width(self.memory, self.memory_size)
@@ -241,3 +242,22 @@ class OffPolicyConfig(Config):
     def _sequences(self) -> Sequences:
         stride = self.sequence_stride or max(1, self.sequence_length // 2)
         return Sequences(self.burn_in, self.sequence_length, stride, self.memory_width)
+
+
+def init_actor_and_critics(
+    algorithm: Any, kind: Any, spec: Spec, key: Key, settings: Mapping[str, Any] | None = None
+) -> tuple[Any, Tree, Key]:
+    """Make an actor of this class (with these arguments) and critics; also return the next key."""
+    actor_key, critic_key, key = jax.random.split(key, 3)
+    config, networks = algorithm.config, algorithm.networks
+    share = config.share_encoder
+    actor = make_actor(kind, spec, config, networks, actor_key, share=share, settings=settings)
+    return actor, make_critics(spec, config, networks, critic_key), key
+
+
+def q_values(
+    algorithm: Any, state: TrainState, observation: Array, action: Shaped[Array, "batch *action"]
+) -> Float[Array, "critics batch"]:
+    """Return Q(s, a) of every critic. Algorithms have it as a method."""
+    observation = normalize_observation(state.normalizer.observation, observation)
+    return q_of_action(state.params.critic, observation, action)

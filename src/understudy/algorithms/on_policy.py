@@ -1,5 +1,5 @@
-"""What algorithms that learn from their present policy's steps share: their settings, what data
-they need, and how a rollout is divided into minibatches."""
+"""What on-policy algorithms share: settings, data needs, and the division of a rollout into
+minibatches."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,18 +14,19 @@ from understudy.algorithms.config import (
     Config,
     anneal_learning_rates,
     check_optimizer,
+    encoder_setting,
     memory_width,
-    optimization,
-    sense,
+    optimizer_setting,
     setting,
 )
+from understudy.algorithms.optim import Delays
 from understudy.ops.schedules import Schedule
 from understudy.types import Key
 
 
 @dataclass(frozen=True)
 class RolloutNeeds:
-    """What an algorithm needs that learns from what its present policy has just done."""
+    """The data that an algorithm needs that learns from the newest steps of its policy."""
 
     on_policy: ClassVar[bool] = True
 
@@ -37,11 +38,11 @@ class RolloutNeeds:
 
     @property
     def updates(self) -> int:
-        """Updates that follow a rollout."""
+        """The number of updates after a rollout."""
         return self.epochs * self.minibatches
 
     def minibatch_rows(self, rows: int, key: Key) -> Int32[Array, "updates rows"]:
-        """The rows of each update: every epoch goes through all of them once, in another order."""
+        """Return the rows of each update: every epoch uses all of them once, in another order."""
         if self.minibatches == 1:  # the order of a whole rollout does not matter
             return jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (self.epochs, rows))
         if self.epochs == 1:
@@ -54,6 +55,8 @@ class RolloutNeeds:
 @dataclass(frozen=True)
 class OnPolicyConfig(Config):
     """The settings that all on-policy algorithms share. Abstract."""
+
+    delays: ClassVar[Delays] = Delays()
 
     learning_rate: float = setting(7e-4, at_least=0.0, moving=True)
     """The optimizer's step size, for every network without one of its own."""
@@ -101,31 +104,31 @@ class OnPolicyConfig(Config):
     normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
 
-    optimizer: str = optimization("rmsprop", choices=OPTIMIZERS)
+    optimizer: str = optimizer_setting("rmsprop", choices=OPTIMIZERS)
     """What turns gradients into steps."""
-    optimizer_epsilon: float | None = optimization(None, above=0.0)
+    optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
     """Keeps the optimizer from dividing by zero (default: Adam 1e-8, RMSprop 1e-5)."""
-    adam_beta1: float = optimization(0.9, at_least=0.0, at_most=1.0)
+    adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
     """Adam and AdamW: how slowly the mean of the gradients forgets."""
-    adam_beta2: float = optimization(0.999, at_least=0.0, at_most=1.0)
+    adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
     """Adam and AdamW: how slowly the mean of their squares forgets."""
-    weight_decay: float | None = optimization(None, at_least=0.0)
+    weight_decay: float | None = optimizer_setting(None, at_least=0.0)
     """AdamW: the share of every weight of the networks that a step of size 1 takes away (default:
     0.01)."""
-    rmsprop_decay: float = optimization(0.99, at_least=0.0, at_most=1.0)
+    rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
     """RMSprop: how slowly the mean of the squares forgets."""
-    epsilon_inside_root: bool = optimization(True)
+    epsilon_inside_root: bool = optimizer_setting(True)
     """RMSprop: add optimizer_epsilon to the mean square and not to its root."""
 
-    encoder: str = sense("auto", choices=("auto", "nature", "impala", "small"))
+    encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
     """What sees images; auto is nature from 36×36 pixels on, small below."""
-    encoder_features: int | None = sense(None, at_least=1)
+    encoder_features: int | None = encoder_setting(None, at_least=1)
     """Features that come of an image (default: nature 512, impala 256, small 128)."""
-    frame_stack: int = sense(1, at_least=1)
+    frame_stack: int = encoder_setting(1, at_least=1)
     """Newest images that make one observation; replay keeps each of them once."""
-    memory: str | None = sense(None, choices=("gru", "lstm"))
+    memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
     """The cell that remembers what was seen before; none by default."""
-    memory_size: int = sense(128, at_least=1)
+    memory_size: int = encoder_setting(128, at_least=1)
     """Features that such a cell has."""
 
     def contradictions(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""How gradients change a TrainState: optimizers, target networks, and parts that are delayed."""
+"""How gradients change a TrainState: optimizers, target networks, and delayed parts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,17 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int32
 
-from understudy.algorithms.config import Config
 from understudy.algorithms.train_state import TrainState
 from understudy.ops.targets import polyak
 from understudy.types import Scalar, Tree
 
-Index = int | Int32[Array, ""]  # of an update; an int where a program is compiled for it
-Flag = Bool[Array, ""] | bool  # plain where the index is, or where it is always the same
+Index = int | Int32[Array, ""]  # of an update; an int if a program is compiled for it
+Flag = Bool[Array, ""] | bool  # a bool if the index is an int, or if it never changes
 
 
 class UpdateMask(NamedTuple):
@@ -46,23 +44,27 @@ class Delays:
         return math.lcm(self.policy, self.targets)
 
     def mask(self, index: Index) -> UpdateMask:
-        """The parts that take part in update number `index`.
+        """Return the parts that take part in update number `index`.
 
         The index is not batched over seeds: a batched predicate would turn a conditional into
-        computing both sides. Where the index is a plain int, so are the flags, and a program that
-        is compiled for it holds no conditional at all."""
-        return UpdateMask(_every(index, self.policy), _every(index, self.targets))
+        computing both sides. If the index is an int, so are the flags bools, and a program that
+        is compiled for it has no conditional at all."""
 
+        def every(interval: int) -> Flag:
+            return True if interval == 1 else index % interval == 0
 
-def _every(index: Index, interval: int) -> Flag:
-    return True if interval == 1 else index % interval == 0
+        return UpdateMask(every(self.policy), every(self.targets))
 
 
 def when(flag: Flag, compute: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """`compute()` if the flag is set, else `otherwise()`: only the branch taken costs anything."""
+    """Return `compute()` if the flag is set, else `otherwise()`; the other branch costs nothing."""
     if isinstance(flag, bool):
         return compute() if flag else otherwise()
     return jax.lax.cond(flag, compute, otherwise)
+
+
+def _actor_and_critic() -> Mapping[str, str]:
+    return {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
 
 
 @final
@@ -71,76 +73,72 @@ class Optimizers:
     """One optimizer for each of the params that learn, with the settings of a config."""
 
     config: Any
-    learning_rates: Mapping[str, str]  # of each of the params: the setting of its own step size
+    learning_rates: Mapping[str, str] = field(default_factory=_actor_and_critic)
+    """Params that learn -> the setting of their own learning rate, which may be absent."""
     clip_together: bool = False  # the gradients of all networks, or each one's by itself
-    delayed: tuple[str, ...] = ()  # the params that move with the policy
-    numbers: tuple[str, ...] = ()  # the params that are no networks: no clipping, no decay
+    undelayed: tuple[str, ...] = ("critic",)  # the params that move also if the policy does not
+    numbers: tuple[str, ...] = ()  # the params that are no networks: no clipping, no weight decay
     project: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # after each step
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The params that are networks."""
+        """The names of the params that are networks."""
         return tuple(name for name in self.learning_rates if name not in self.numbers)
 
     def init(self, params: Any) -> dict[str, Tree]:
+        """Make the optimizer states of new params."""
         return {
             name: self._direction(name).init(getattr(params, name)) for name in self.learning_rates
         }
 
     def step(self, state: TrainState, gradients: Gradients) -> tuple[Any, dict[str, Tree]]:
-        """The new params and optimizer states. Delayed parts keep theirs."""
+        """Return the new params and optimizer states. Delayed parts do not change."""
         assert gradients.mask is not None
         clipped, params, opt_state = self._clip(gradients.params), {}, {}
         for name in self.learning_rates:
+            old = getattr(state.params, name), state.opt_state[name]
             params[name], opt_state[name] = when(
-                gradients.mask.policy if name in self.delayed else True,
-                partial(self._move, state, name, clipped[name]),
-                partial(_keep, state, name),
+                True if name in self.undelayed else gradients.mask.policy,
+                partial(self._move, state, name, clipped[name], *old),
+                lambda old=old: old,
             )
         return state.params._replace(**params), opt_state
 
-    def _move(self, state: TrainState, name: str, gradient: Tree) -> tuple[Tree, Tree]:
+    def _move(
+        self, state: TrainState, name: str, gradient: Tree, old: Tree, opt_state: Tree
+    ) -> tuple[Tree, Tree]:
         rate = state.hyper.get(self.learning_rates[name], state.hyper["learning_rate"])
-        old, own = _keep(state, name)
-        new, own = descend(self._direction(name), gradient, own, old, rate)
-        return self.project[name](new) if name in self.project else new, own
+        new, opt_state = descend(self._direction(name), gradient, opt_state, old, rate)
+        return self.project[name](new) if name in self.project else new, opt_state
 
     def _clip(self, gradients: Any) -> dict[str, Any]:
-        given = {name: getattr(gradients, name) for name in self.learning_rates}
+        unclipped = {name: getattr(gradients, name) for name in self.learning_rates}
         if self.config.max_grad_norm is None:
-            return given
-        networks = {name: given[name] for name in self.networks}
+            return unclipped
+        networks = {name: unclipped[name] for name in self.networks}
         clip = optax.clip_by_global_norm(self.config.max_grad_norm)
         if self.clip_together:
-            together: Any = clip.update(networks, clip.init(networks))[0]
-            return given | together
-        return given | {name: clip.update(x, clip.init(x))[0] for name, x in networks.items()}
+            clipped: Any = clip.update(networks, clip.init(networks))[0]
+            return unclipped | clipped
+        return unclipped | {name: clip.update(x, clip.init(x))[0] for name, x in networks.items()}
 
     def _direction(self, name: str) -> optax.GradientTransformation:
-        return direction(self.config, decayed=name in self.networks)
+        """Make what turns gradients into directions; learning rates come from `state.hyper`.
 
-
-def _keep(state: TrainState, name: str) -> tuple[Tree, Tree]:
-    return getattr(state.params, name), state.opt_state[name]
-
-
-def direction(config: Any, decayed: bool = True) -> optax.GradientTransformation:
-    """From gradients to a direction. The step size comes from `state.hyper` when it is taken.
-
-    In RMSprop ε stands inside the root, g/√(v + ε), or outside, g/(√v + ε): that decides how the
-    first steps go, and with them whether A2C is stable."""
-    epsilon = config.optimizer_epsilon
-    if config.optimizer == "rmsprop":
-        epsilon = 1e-5 if epsilon is None else epsilon
-        return optax.scale_by_rms(
-            config.rmsprop_decay, epsilon, eps_in_sqrt=config.epsilon_inside_root
-        )
-    epsilon = 1e-8 if epsilon is None else epsilon
-    adam = optax.scale_by_adam(config.adam_beta1, config.adam_beta2, epsilon)
-    if config.optimizer == "adamw" and decayed:
-        decay = 0.01 if config.weight_decay is None else config.weight_decay
-        return optax.chain(adam, optax.add_decayed_weights(decay))
-    return adam
+        In RMSprop ε is inside the root, g/√(v + ε), or outside, g/(√v + ε). That decides the size
+        of the first steps, and with it whether A2C is stable."""
+        config, epsilon = self.config, self.config.optimizer_epsilon
+        if config.optimizer == "rmsprop":
+            epsilon = 1e-5 if epsilon is None else epsilon
+            return optax.scale_by_rms(
+                config.rmsprop_decay, epsilon, eps_in_sqrt=config.epsilon_inside_root
+            )
+        epsilon = 1e-8 if epsilon is None else epsilon
+        adam = optax.scale_by_adam(config.adam_beta1, config.adam_beta2, epsilon)
+        if config.optimizer == "adamw" and name in self.networks:
+            decay = 0.01 if config.weight_decay is None else config.weight_decay
+            return optax.chain(adam, optax.add_decayed_weights(decay))
+        return adam
 
 
 def descend(
@@ -150,28 +148,22 @@ def descend(
     params: Tree,
     step_size: Scalar,
 ) -> tuple[Tree, Tree]:
-    """One step of an optimizer: the new params, and its new state."""
-    towards, opt_state = optimizer.update(gradients, opt_state, params)
-    return jax.tree.map(lambda p, d: p - step_size * d, params, towards), opt_state
+    """Take one step of an optimizer; return the new params and optimizer state."""
+    direction, opt_state = optimizer.update(gradients, opt_state, params)
+    return jax.tree.map(lambda p, d: p - step_size * d, params, direction), opt_state
 
 
-def move_targets(state: TrainState, params: Any, flag: Flag) -> Any:
-    """The targets, moved towards the new params by τ where that is not delayed."""
-    if not state.targets:
+def move_targets(state: TrainState, params: Any, names: tuple[str, ...], flag: Flag) -> Any:
+    """Move the targets of the named params towards the new params by τ, unless that is delayed."""
+    if not names:
         return state.targets
-    followed = type(state.targets)(*(getattr(params, name) for name in state.targets._fields))
     return when(
         flag,
-        lambda: polyak(state.targets, followed, state.hyper["tau"]),
+        lambda: polyak(state.targets, only(params, names), state.hyper["tau"]),
         lambda: state.targets,
     )
 
 
-def initial_hyper(config: Config) -> dict[str, Scalar]:
-    """The moving hyper-parameters as arrays, for `state.hyper`."""
-    return {name: jnp.float32(value) for name, value in config.moving().items()}
-
-
-def hard_copy(tree: Tree) -> Tree:
-    """The same values in buffers of their own: donated buffers must not be shared."""
-    return jax.tree.map(jnp.copy, tree)
+def only(params: Any, names: tuple[str, ...]) -> Any:
+    """Return the params with None in place of all that are not named."""
+    return type(params)(*(x if name in names else None for name, x in params._asdict().items()))

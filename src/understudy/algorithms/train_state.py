@@ -1,6 +1,6 @@
 """The state of training: everything that an algorithm changes, under the same names for all.
 
-Weights, targets, checkpoints, what gradient workers are sent and what a new seed begins with are
+Weights, targets, checkpoints, messages to gradient workers and the initialization of a new seed are
 generic code, because they find their parts here and parse no names.
 """
 
@@ -13,14 +13,10 @@ from understudy.types import Key, Scalar, Tree
 
 
 class TrainState(NamedTuple):
-    params: Any  # what optimizers move, by name: networks, and numbers such as a temperature
-    targets: Any  # slowly moving copies, under the names of what they follow
+    params: Any  # a named tuple of what optimizers move: networks, and numbers
+    targets: Any  # slowly moving copies in the form of the params; None for params without one
     opt_state: dict[str, Tree]  # of every optimizer, under the names of what they move
     normalizer: Normalizer  # statistics of observations and returns
     hyper: dict[str, Scalar]  # hyper-parameters that can move
     updates: Int32[Array, ""]
     key: Key
-
-
-class NoTargets(NamedTuple):
-    """Of an algorithm without target networks."""

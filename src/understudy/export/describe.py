@@ -255,7 +255,9 @@ def _gaussian(actor: Any, graph: Graph, features: str) -> tuple[str, str]:
 def _greedy(graph: Graph, x: str, policy: Any, spec: Spec) -> tuple[str, str]:
     """Add the choice with the highest mean value of the critics; and ε-greedy exploration."""
     critics = ensemble_size(policy.critic)
-    values = [_q_values(select_critics(policy.critic, place), graph, x, place) for place in range(critics)]
+    values = [
+        _q_values(select_critics(policy.critic, place), graph, x, place) for place in range(critics)
+    ]
     greedy = graph.add("argmax", values[0] if critics == 1 else graph.add("mean", *values))
     epsilon = graph.keep("epsilon", policy.epsilon)
     return greedy, graph.add("epsilon_greedy", greedy, epsilon, choices=spec.action.size)

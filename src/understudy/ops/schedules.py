@@ -198,11 +198,11 @@ def _value(curve: str, name: str, given: Given) -> Value:
 
 def _count(curve: str, name: str, given: Given, at_least: int) -> int:
     """Return a whole number, such as 5e3."""
-    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-    if not is_number or not math.isfinite(given) or given % 1 or given < at_least:
+    number: Any = given if isinstance(given, numbers.Real) else math.nan
+    if isinstance(given, bool) or number % 1 != 0 or number < at_least:
         wanted = f"must be a whole number of at least {at_least}"
         raise ConfigError(f"{curve}: {name} {wanted}, got {_brief(given)}")
-    return int(given)
+    return int(number)
 
 
 def _check_sizes(curve: str, values: tuple[Value, ...]) -> None:

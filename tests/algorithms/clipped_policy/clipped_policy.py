@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from tests.algorithms.clipped_policy import losses
 from tests.algorithms.clipped_policy.config import ClippedPolicyConfig
 from understudy.algorithms import normalization
-from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms.base import ActorPolicy, Algorithm, Aux
 from understudy.algorithms.optim import Gradients, Optimizers
 from understudy.networks import CategoricalActor
 from understudy.networks.build import make_actor, make_value
-from understudy.networks.normalizer import Statistics
 from understudy.ops.returns import gae
 from understudy.types import Discrete
 
@@ -20,11 +19,6 @@ from understudy.types import Discrete
 class Params(NamedTuple):
     actor: Any
     critic: Any
-
-
-class Policy(NamedTuple):
-    actor: Any
-    normalizer: Statistics | None
 
 
 @final
@@ -39,22 +33,19 @@ class ClippedPolicy(Algorithm):
 
     @property
     def optimizers(self):
-        rates = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
-        return Optimizers(self.config, rates, clip_together=True)
+        return Optimizers(self.config, clip_together=True)
 
     def init_params(self, spec, key):
         actor_key, critic_key, key = jax.random.split(key, 3)
         actor = make_actor(CategoricalActor, spec, self.config, self.networks, actor_key, 0.01)
-        critic = make_value(spec, self.config, self.networks, critic_key, 1.0, share=False)
+        critic = make_value(spec, self.config, self.networks, critic_key, 1.0)
         return Params(actor, critic), key
 
     def policy(self, state):
-        return Policy(state.params.actor, state.normalizer.observation)
+        return ActorPolicy(state.params.actor, state.normalizer.observation)
 
-    def choose(self, policy, noise, seen, first, key, explore):
-        if not explore:
-            return policy.actor.mode(seen), noise, {}
-        choices = policy.actor(seen)
+    def explore(self, policy, noise, observation, first, key):
+        choices = policy.actor(observation)
         action = choices.sample(key)
         return action, noise, {"log_prob": choices.log_prob(action)}
 

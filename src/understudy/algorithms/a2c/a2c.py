@@ -1,37 +1,34 @@
-"""A2C: the order of things. The maths is in losses.py."""
+"""A2C: networks, exploration and the order of an update. The maths is in losses.py."""
 
 from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32, Shaped
+from jaxtyping import Array, Float, Int32
 
-from understudy.algorithms import normalization
 from understudy.algorithms.a2c import losses
 from understudy.algorithms.a2c.config import A2CConfig
-from understudy.algorithms.a2c.losses import Prepared, distribution
+from understudy.algorithms.a2c.losses import Prepared
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.normalization import normalize_observation
+from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
+from understudy.algorithms.normalization import normalize_batch, normalize_observation
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import (
     MLP,
     CategoricalActor,
     GaussianActor,
+    Linear,
     MultiCategoricalActor,
-    Features,
     StateDependentActor,
     StateValue,
-    exploration_matrices,
     share_encoder,
-    state_dependent_noise,
 )
 from understudy.networks.build import make_actor, make_value
-from understudy.networks.encoders import SharedEncoder
+from understudy.networks.encoders import Features, SharedEncoder
 from understudy.networks.initializers import scaled
-from understudy.networks.normalizer import Statistics
+from understudy.networks.state_dependent import exploration_matrices, state_dependent_noise
 from understudy.types import (
     ConfigError,
     Continuous,
@@ -46,7 +43,7 @@ from understudy.types import (
     Tree,
 )
 
-# A policy that begins near its middle explores in all directions alike.
+# A policy that starts near zero explores in all directions alike.
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
 
 
@@ -55,16 +52,11 @@ class Params(NamedTuple):
     critic: Any  # V; with a shared encoder it reads the actor's features
 
 
-class Policy(NamedTuple):
-    actor: Any
-    normalizer: Statistics | None  # of observations, if they are normalized
-
-
 class Exploration(NamedTuple):
     """The noise functions of state-dependent exploration that are in use."""
 
     matrix: Float[Array, "envs features action"]
-    age: Int32[Array, ""]  # steps since all were drawn; they are due at 0
+    age: Int32[Array, ""]  # steps since all were drawn; at 0 they are drawn again
 
 
 @final
@@ -80,112 +72,91 @@ class A2C(Algorithm):
 
     @property
     def optimizers(self) -> Optimizers:
-        return Optimizers(
-            self.config,
-            learning_rates={"actor": "actor_learning_rate", "critic": "critic_learning_rate"},
-            clip_together=True,
-        )
+        return Optimizers(self.config, clip_together=True)
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
+        config, (kind, settings) = self.config, self._actor_class(spec)
         actor = make_actor(
-            self._head(spec), spec, self.config, self.networks, actor_key, POLICY_GAIN
+            kind, spec, config, self.networks, actor_key, POLICY_GAIN, settings=settings
         )
         critic: Any
-        if self.config.share_encoder:
+        if config.share_encoder:
             features = actor.head.weight.shape[0]
-            initializer = scaled(self.config.initialization, VALUE_GAIN)
-            critic = StateValue(MLP(features, (), key), features, critic_key, initializer)
+            head = Linear(features, 1, critic_key, scaled(config.initialization, VALUE_GAIN))
+            critic = StateValue(MLP(features, (), key), head)
         else:
-            remembers = self.config.memory is not None
-            critic = make_value(
-                spec, self.config, self.networks, critic_key, VALUE_GAIN, share=remembers
-            )
+            share = config.memory is not None
+            critic = make_value(spec, config, self.networks, critic_key, VALUE_GAIN, share)
         return Params(actor, critic), key
 
-    def _head(self, spec: Spec) -> Any:
-        """What makes the actor for these actions."""
+    def _actor_class(self, spec: Spec) -> tuple[Any, dict[str, Any]]:
+        """Return the class of the actor for these actions, and its settings."""
         if isinstance(spec.action, Discrete):
-            return CategoricalActor
+            return CategoricalActor, {}
         if isinstance(spec.action, MultiDiscrete):
-            return partial(MultiCategoricalActor, choices=spec.action.choices)
+            return MultiCategoricalActor, {"choices": spec.action.choices}
         state_dependent = self.config.state_dependent_exploration
-        head = StateDependentActor if state_dependent else GaussianActor
+        kind = StateDependentActor if state_dependent else GaussianActor
         log_std = self.config.initial_log_std
-        if log_std is None:
-            log_std = -2.0 if state_dependent else 0.0
-        return partial(head, initial_log_std=log_std)
+        return kind, {} if log_std is None else {"initial_log_std": log_std}
 
-    def policy(self, state: TrainState) -> Policy:
-        return Policy(state.params.actor, state.normalizer.observation)
+    def policy(self, state: TrainState) -> ActorPolicy:
+        return ActorPolicy(state.params.actor, state.normalizer.observation)
 
-    def init_noise(self, policy: Policy, num_envs: int) -> Tree:
+    def init_noise(self, policy: ActorPolicy, num_envs: int) -> Tree:
         if not self.config.state_dependent_exploration:
             return ()
         return Exploration(jnp.zeros((num_envs, *policy.actor.log_std.shape)), jnp.int32(0))
 
-    def choose(
-        self,
-        policy: Policy,
-        noise: Tree,
-        seen: Observation,
-        first: Bool[Array, " envs"],
-        key: Key,
-        explore: bool,
-    ) -> tuple[Shaped[Array, "envs *action"], Tree, Metrics]:
-        """A continuous action is not clipped here: its density is that of what was drawn, and
-        the border keeps it in the environment's bounds."""
-        if not explore:
-            return policy.actor.mode(seen), noise, {}
-        chances = distribution(policy.actor, seen)
+    def explore(
+        self, policy: ActorPolicy, noise: Tree, observation: Observation, first: First, key: Key
+    ) -> Explored:
+        """Continuous actions are not clipped here: their density is that of the sample, and
+        `envs` clips them to the environment's bounds."""
+        distribution = policy.actor(observation)
         if self.config.state_dependent_exploration:
             noise = self._redraw(policy, noise, first, key)
-            mean, features = policy.actor(seen)
+            mean, features = policy.actor.mean_and_features(observation)
             action = mean + state_dependent_noise(features, noise.matrix)
         else:
-            action = chances.sample(key)
-        return action, noise, {"log_prob": chances.log_prob(action)}
+            action = distribution.sample(key)
+        return action, noise, {"log_prob": distribution.log_prob(action)}
 
     def _redraw(
-        self, policy: Policy, noise: Exploration, first: Bool[Array, " envs"], key: Key
+        self, policy: ActorPolicy, noise: Exploration, first: First, key: Key
     ) -> Exploration:
-        """New noise functions where an episode begins, and for all when their time is over: one
-        clock for all, so that by default a rollout's noise is the present policy's."""
+        """Draw new noise functions where an episode begins, and for all environments at once when
+        the interval is over: by default a rollout's noise is that of the present policy."""
         interval = self.config.noise_reset_interval or self.config.horizon
         drawn = exploration_matrices(policy.actor.log_std, len(first), key)
-        due = first | (noise.age == 0)
-        matrix = jnp.where(due[:, None, None], drawn, noise.matrix)
+        renewed = first | (noise.age == 0)
+        matrix = jnp.where(renewed[:, None, None], drawn, noise.matrix)
         return Exploration(matrix, (noise.age + 1) % interval)
 
     def prepare(self, state: TrainState, batch: Trajectory) -> Prepared:
-        """Advantages, which follow traces through time, and rows that no longer need to."""
-        steps = losses.only_valid(normalization.normalize_batch(state.normalizer, batch))
+        """Compute advantages, which follow traces through time, and put all steps into rows."""
+        steps = losses.only_valid(normalize_batch(state.normalizer, batch))
         value, next_value, observation = self._values(state, steps)
         trace_decay = state.hyper["gamma"] * state.hyper["gae_lambda"]
         advantage = losses.advantages(steps, value, next_value, trace_decay)
         target = advantage + value
         if self.config.normalize_advantages:
             advantage = losses.standardized(advantage, steps.valid)
-        facts = (steps.action, advantage, target, losses.weights(steps.valid))
+        columns = (steps.action, advantage, target, losses.weights(steps.valid))
         if steps.memory is not None:
-            facts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), facts)
-        action, advantage, target, weight = map(losses.rows, facts)
-        return Prepared(
-            observation=observation,
-            action=action,
-            advantage=advantage,
-            value_target=target,
-            weight=weight,
-            row=jnp.arange(steps.valid.size, dtype=jnp.int32),
-        )
+            columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns)
+        row = jnp.arange(steps.valid.size, dtype=jnp.int32)
+        action, advantage, target, weight = map(losses.rows, columns)
+        return Prepared(observation, action, advantage, target, weight, row)
 
     def _values(self, state: TrainState, steps: Trajectory) -> tuple[Array, Array, Observation]:
-        """V before and after each step, [time, envs], and what was seen before it, by rows: one
-        environment after the other where there is a memory, otherwise one time after the other."""
+        """Return V before and after each step, [time, envs], and the observations before it as
+        rows: ordered by environment for recurrent networks, otherwise by time."""
         value = partial(self._value, state.params.actor, state.params.critic)
         if steps.memory is None:
-            seen = losses.rows(steps.observation)
-            return value(steps.observation), value(steps.next_observation), seen
+            rows = losses.rows(steps.observation)
+            return value(steps.observation), value(steps.next_observation), rows
         before, after = losses.histories(steps)
         shape = steps.valid.shape[::-1]
         return value(before).reshape(shape).T, value(after).reshape(shape).T, before
@@ -197,17 +168,17 @@ class A2C(Algorithm):
 
         def objective(params: Params) -> tuple[Scalar, Metrics]:
             actor, critic = params
-            seen = batch.observation
-            if self.config.share_encoder or isinstance(critic.observation_encoder, SharedEncoder):
-                seen = Features(
-                    actor.observation_encoder(seen)
-                )  # looked at once: one backward pass
-            chances = distribution(actor, seen)
-            value = self._value(actor, critic, seen)
+            observation = batch.observation
+            shared = isinstance(critic.observation_encoder, SharedEncoder)
+            if self.config.share_encoder or shared:
+                # Encoded once: one backward pass.
+                observation = Features(actor.observation_encoder(observation))
+            distribution = actor(observation)
+            value = self._value(actor, critic, observation)
             extra, addon_metrics = add_terms(self.loss_addons, actor, batch, key)
-            actor_loss = losses.actor_loss(chances, batch) + extra
+            actor_loss = losses.actor_loss(distribution, batch) + extra
             value_loss = losses.value_loss(value, batch)
-            entropy_loss = losses.entropy_loss(chances, batch)
+            entropy_loss = losses.entropy_loss(distribution, batch)
             loss = (
                 actor_loss
                 + state.hyper["value_coeff"] * value_loss
@@ -225,10 +196,10 @@ class A2C(Algorithm):
         gradients, metrics = jax.grad(objective, has_aux=True)(state.params)
         return Gradients(gradients, mask), Aux(metrics, jnp.abs(batch.advantage))
 
-    def _value(self, actor: Any, critic: Any, seen: Observation) -> Float[Array, "*batch"]:
+    def _value(self, actor: Any, critic: Any, observation: Observation) -> Float[Array, "*batch"]:
         if self.config.share_encoder:
-            return critic(actor.encoder(actor.observation_encoder(seen)))
-        return share_encoder(critic, actor)(seen)
+            return critic(actor.encoder(actor.observation_encoder(observation)))
+        return share_encoder(critic, actor)(observation)
 
     def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
         observation = normalize_observation(state.normalizer.observation, observation)
@@ -238,16 +209,16 @@ class A2C(Algorithm):
         self, state: TrainState, observation: Array, action: Array
     ) -> Float[Array, " batch"]:
         observation = normalize_observation(state.normalizer.observation, observation)
-        return distribution(state.params.actor, observation).log_prob(action)
+        return state.params.actor(observation).log_prob(action)
 
     def evaluate_actions(
         self, state: TrainState, observation: Array, action: Array
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
-        """Value, log-probability and entropy."""
+        """Return value, log-probability and entropy."""
         observation = normalize_observation(state.normalizer.observation, observation)
-        chances = distribution(state.params.actor, observation)
+        distribution = state.params.actor(observation)
         value = self._value(state.params.actor, state.params.critic, observation)
-        return value, chances.log_prob(action), chances.entropy()
+        return value, distribution.log_prob(action), distribution.entropy()
 
     def check(self, spec: Spec) -> None:
         super().check(spec)

@@ -1,11 +1,10 @@
-"""What can be set about DDQN."""
+"""The settings of DDQN."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import final
 
-from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
+from understudy.algorithms.config import read_presets, setting
+from understudy.algorithms.off_policy import OffPolicyConfig
 from understudy.ops.schedules import Schedule, exponential, linear
 from understudy.types import ConfigError
 
@@ -42,105 +41,7 @@ class DDQNConfig(OffPolicyConfig):
 
     # The policies that are evaluated do not explore. A low floor of ε lets training see, and mend,
     # what goes wrong without noise (a cart that slowly drifts out of its bounds).
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "CartPole-v1": dict(
-            hidden_sizes=(64, 64),
-            layer_norm=True,
-            learning_rate=3e-4,
-            anneal_learning_rate=True,
-            batch_size=128,
-            buffer_size=50_000,
-            n_step=3,
-            tau=0.01,
-            target_update_interval=1,
-            final_epsilon=0.01,
-        ),
-        "CartPole-P-v1": dict(
-            REMEMBERING,
-            layer_norm=True,
-            normalize_observations=True,
-            learning_rate=5e-4,
-            anneal_learning_rate=True,
-            n_step=3,
-            tau=0.01,
-            target_update_interval=1,
-            final_epsilon=0.01,
-        ),
-        "Recall-v0": dict(
-            REMEMBERING,
-            sequence_length=32,
-            burn_in=0,
-            tau=0.01,
-            target_update_interval=1,
-        ),
-        # Nature's network on four frames; three steps summed and a smaller memory than the paper's
-        # make half a million steps enough for a first game (docs/presets.md).
-        "atari": dict(
-            frame_stack=4,
-            hidden_sizes=(),
-            learning_rate=1e-4,
-            batch_size=32,
-            buffer_size=100_000,
-            n_step=3,
-            max_start_steps=10_000,
-            min_buffer_size=10_000,
-            updates_per_step=0.25,
-            update_every=4,
-            target_update_interval=500,
-            epsilon_decay_steps=100_000,
-            final_epsilon=0.01,
-        ),
-        "MinAtar": dict(
-            hidden_sizes=(),
-            learning_rate=2.5e-4,
-            batch_size=64,
-            buffer_size=100_000,
-            n_step=3,
-            max_start_steps=5_000,
-            min_buffer_size=5_000,
-            updates_per_step=0.25,
-            update_every=8,
-            target_update_interval=500,
-            epsilon_decay_steps=100_000,
-            final_epsilon=0.05,
-        ),
-        "Acrobot-v1": dict(
-            hidden_sizes=(64, 64),
-            layer_norm=True,
-            normalize_observations=True,
-            learning_rate=5e-4,
-            batch_size=64,
-            buffer_size=50_000,
-            n_step=3,
-            updates_per_step=0.5,
-            update_every=2,
-            target_update_interval=100,
-            epsilon_decay_steps=20_000,
-        ),
-        # RL Baselines3 Zoo's for DQN, whose targets are counted in steps; see docs/presets.md.
-        "MountainCar-v0": dict(
-            learning_rate=4e-3,
-            gamma=0.98,
-            batch_size=128,
-            buffer_size=10_000,
-            updates_per_step=0.5,
-            update_every=16,
-            target_update_interval=300,
-            epsilon_decay_steps=24_000,
-            final_epsilon=0.07,
-        ),
-        "LunarLander-v3": dict(
-            learning_rate=6.3e-4,
-            batch_size=128,
-            buffer_size=50_000,
-            start_steps=0,
-            min_buffer_size=128,
-            update_every=4,
-            target_update_interval=250,
-            epsilon_decay_steps=12_000,
-            final_epsilon=0.1,
-        ),
-    }
+    presets = read_presets(__file__)
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()

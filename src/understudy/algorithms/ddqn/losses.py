@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float
 
-from understudy.networks import evaluate_ensemble
+from understudy.networks.ensembles import evaluate_ensemble, q_of_action
 from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
@@ -15,10 +15,10 @@ from understudy.types import Batch, Observation, Scalar
 def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Float[Array, " batch"]:
     """Eq. 4 with the target network as the second one: r + γ·Q̄(s', argmax_a Q(s', a)).
 
-    Of several critics the mean chooses, and the smallest opinion on that choice counts.
+    With several critics, their mean selects the action, and the minimum of the targets values it.
     """
     next_action = jnp.argmax(mean_q(critic, batch.next_observation), axis=-1)
-    next_q = of_action(evaluate_ensemble(target_critic, batch.next_observation), next_action)
+    next_q = q_of_action(target_critic, batch.next_observation, next_action)
     return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
 
 
@@ -28,9 +28,9 @@ def critic_loss(
     target: Float[Array, " batch"],
     cost: Callable[[Array], Array],
 ) -> tuple[Scalar, Float[Array, "critics batch"]]:
-    """The cost of Q(s, a) − target, summed over critics, averaged over the batch. Where the cost
-    is half a square, descending is eq. 1."""
-    error = of_action(evaluate_ensemble(critic, batch.observation), batch.action) - target
+    """The cost of Q(s, a) − target, summed over critics, averaged over the batch. With half a
+    square as the cost, its gradient descent is eq. 1."""
+    error = q_of_action(critic, batch.observation, batch.action) - target
     return jnp.sum(jnp.mean(batch.weight * cost(error), axis=-1)), error
 
 
@@ -39,7 +39,7 @@ def squared(error: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def huber(error: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Half the square within [−1, 1], beyond it |error| − ½: no error pulls harder than 1."""
+    """Half the square within [−1, 1], beyond it |error| − ½: the gradient is at most 1."""
     size = jnp.abs(error)
     inner = jnp.minimum(size, 1.0)
     return inner * (size - 0.5 * inner)
@@ -49,14 +49,5 @@ COSTS = {"huber": huber, "squared": squared}
 
 
 def mean_q(critic: Any, observation: Observation) -> Float[Array, "batch choices"]:
-    """What the critics think of each choice, on average."""
+    """Return the mean of the critics for each choice."""
     return jnp.mean(evaluate_ensemble(critic, observation), axis=0)
-
-
-def of_action(
-    q: Float[Array, "critics batch choices"], action: Int32[Array, " batch"]
-) -> Float[Array, "critics batch"]:
-    """The values of one choice per row. (A masked sum: the gradient of a look-up would be a
-    scatter, which is slow.)"""
-    chosen = action[:, None] == jnp.arange(q.shape[-1])
-    return jnp.sum(jnp.where(chosen, q, 0.0), axis=-1)

@@ -1,11 +1,10 @@
-"""What can be set about MPO."""
+"""The settings of MPO."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import final
 
-from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
+from understudy.algorithms.config import read_presets, setting
+from understudy.algorithms.off_policy import OffPolicyConfig
 
 # What each dual variable holds: the setting of its bound.
 CONSTRAINTS = {
@@ -17,31 +16,6 @@ CONSTRAINTS = {
 }
 # How settings and the log call the multipliers of the policy's step.
 MULTIPLIERS = {"kl_mean": "mean_multiplier", "kl_var": "var_multiplier", "kl": "multiplier"}
-
-# Of Tonic's benchmark; sources in docs/presets.md.
-_TONIC = dict(
-    actor_learning_rate=3e-4,
-    critic_learning_rate=1e-3,
-    batch_size=100,
-    n_step=5,
-    update_every=50,
-    max_start_steps=10_000,
-    min_buffer_size=10_000,
-    penalize_actions=True,
-    normalize_observations=True,
-)
-# Of Acme's MPO with a categorical policy, which is not tuned for games; see docs/presets.md.
-_ACME = dict(
-    hidden_sizes=(),
-    learning_rate=1e-4,
-    max_grad_norm=40.0,
-    tau=1.0,
-    target_update_interval=100,
-    kl_constraint=2.5e-3,
-    initial_temperature=3.05,
-    initial_multiplier=3.05,
-    updates_per_step=0.25,
-)
 
 
 @final
@@ -94,71 +68,7 @@ class MPOConfig(OffPolicyConfig):
     penalty_constraint: float = setting(1e-3, above=0.0, moving=True)
     """E-step: how far that second objective may take the improved policy (mean KL)."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "Pendulum-v1": dict(
-            hidden_sizes=(64, 64),
-            learning_rate=1e-3,
-            batch_size=128,
-            buffer_size=100_000,
-            start_steps=1_000,
-            tau=0.01,
-            n_step=1,
-            kl_mean_constraint=5e-3,
-            kl_var_constraint=1e-5,
-        ),
-        "Pendulum-P-v1": dict(
-            REMEMBERING,
-            layer_norm=True,
-            anneal_learning_rate=True,
-            tau=0.01,
-            n_step=1,
-            kl_mean_constraint=1e-2,
-            kl_var_constraint=1e-5,
-        ),
-        "CartPole-v1": dict(
-            hidden_sizes=(64, 64),
-            learning_rate=1e-3,
-            batch_size=128,
-            buffer_size=100_000,
-            start_steps=1_000,
-            tau=0.01,
-            n_step=1,
-            num_critics=2,
-            kl_constraint=1e-3,
-            normalize_observations=True,
-        ),
-        # What concerns replay is of DDQN's presets.
-        "atari": dict(
-            _ACME,
-            frame_stack=4,
-            batch_size=32,
-            buffer_size=100_000,
-            max_start_steps=10_000,
-            min_buffer_size=10_000,
-            update_every=4,
-        ),
-        "MinAtar": dict(
-            _ACME,
-            batch_size=64,
-            buffer_size=100_000,
-            max_start_steps=5_000,
-            min_buffer_size=5_000,
-            update_every=8,
-        ),
-        "HalfCheetah-v5": dict(
-            actor_learning_rate=3e-4,
-            critic_learning_rate=1e-3,
-            n_step=3,
-            max_start_steps=5_000,
-            kl_mean_constraint=5e-3,
-            penalize_actions=True,
-            normalize_observations=True,
-        ),
-        **dict.fromkeys(("Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"), _TONIC),
-        **dict.fromkeys(("Swimmer-v5", "Reacher-v5", "InvertedPendulum-v5"), _TONIC),
-        **dict.fromkeys(("InvertedDoublePendulum-v5", "BipedalWalker-v3"), _TONIC),
-        "LunarLanderContinuous-v3": _TONIC,
-    }
+    presets = read_presets(__file__)
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()

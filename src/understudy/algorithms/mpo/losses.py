@@ -13,113 +13,107 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks import evaluate_ensemble, encode
+from understudy.networks.ensembles import encode, evaluate_ensemble, q_of_action
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.ops.divergences import categorical_kl, gaussian_kls
 from understudy.ops.duals import improved_weights, temperature_dual
 from understudy.ops.targets import bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
-Weights = Float[Array, "batch options"]
+Weights = Float[Array, "batch candidates"]
 Named = dict[str, Array]  # temperatures, multipliers, KLs, bounds
 
 
-class Options(NamedTuple):
-    """The actions considered in each state: draws of a policy, or all there are."""
+class Candidates(NamedTuple):
+    """The actions considered in each state: samples of a policy, or all actions."""
 
     policy: Any  # Gaussian or Categorical
-    action: Float[Array, "batch options action"] | None  # as drawn; None where all are there
-    log_prior: Weights  # log of how much each counts under the policy
+    action: Float[Array, "batch candidates action"] | None  # as sampled; None for all actions
+    log_prior: Weights  # log of the weight of each under the policy
     q: Weights
 
     @property
     def value(self) -> Float[Array, " batch"]:
-        """E[Q(s, a)] under the policy; exact where all actions are there."""
+        """E[Q(s, a)] under the policy; exact for all actions."""
         return jnp.sum(jnp.exp(self.log_prior) * self.q, axis=-1)
 
 
-def drawn_options(
+def sample_candidates(
     policy: Gaussian,
     critics: Any,
     observation: Observation,
-    noise: Float[Array, "batch options action"],
-) -> Options:
-    """Draws of a Gaussian. They may leave the bounds; critics judge what would be done."""
+    noise: Float[Array, "batch candidates action"],
+) -> Candidates:
+    """Sample a Gaussian. Samples may leave the bounds; critics evaluate the clipped actions."""
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
     count = noise.shape[1]
-    seen = jax.tree.map(
+    encoded = jax.tree.map(
         lambda x: jnp.repeat(x[:, None], count, axis=1), encode(critics, observation)
     )
-    q = pessimistic(evaluate_ensemble(critics, seen, jnp.clip(action, -1.0, 1.0)))
-    return Options(policy, action, jnp.full(q.shape, -math.log(count)), q)
+    q = pessimistic(evaluate_ensemble(critics, encoded, jnp.clip(action, -1.0, 1.0)))
+    return Candidates(policy, action, jnp.full(q.shape, -math.log(count)), q)
 
 
-def all_options(policy: Categorical, critics: Any, observation: Observation) -> Options:
-    """Every action there is, each counting by its probability."""
+def all_candidates(policy: Categorical, critics: Any, observation: Observation) -> Candidates:
+    """Take every action, weighted by its probability."""
     q = pessimistic(evaluate_ensemble(critics, observation))
-    return Options(policy, None, policy.log_probabilities, q)
+    return Candidates(policy, None, policy.log_probabilities, q)
 
 
-def critic_target(batch: Batch, following: Options) -> Float[Array, " batch"]:
+def critic_target(batch: Batch, following: Candidates) -> Float[Array, " batch"]:
     """r + γ·E[Q̄(s', a')] with a' ~ π̄(s')."""
     return bootstrapped(batch.reward, batch.discount, following.value)
-
-
-def q_values(critic: Any, observation: Observation, action: Array) -> Float[Array, "critics batch"]:
-    if jnp.issubdtype(action.dtype, jnp.floating):
-        return evaluate_ensemble(critic, observation, action)
-    return evaluate_ensemble(critic, observation)[:, jnp.arange(len(action)), action]
 
 
 def critic_loss(
     critic: Any, batch: Batch, target: Float[Array, " batch"]
 ) -> tuple[Scalar, Float[Array, "critics batch"]]:
     """(Q(s, a) − target)², summed over critics, averaged over the batch."""
-    error = q_values(critic, batch.observation, batch.action) - target
+    error = q_of_action(critic, batch.observation, batch.action) - target
     return jnp.sum(jnp.mean(batch.weight * error**2, axis=-1)), error
 
 
-def objectives(options: Options, penalize: bool) -> dict[str, Weights]:
-    """What to improve, by the temperature of each: Q, and where actions are penalized
-    −‖a − clip(a, −1, 1)‖, how little a draw leaves the bounds."""
-    if not penalize or options.action is None:
-        return {"temperature": options.q}
-    beyond = options.action - jnp.clip(options.action, -1.0, 1.0)
+def objectives(candidates: Candidates, penalize: bool) -> dict[str, Weights]:
+    """Return what to maximize, under the names of the temperatures: Q, and if actions are penalized
+    −‖a − clip(a, −1, 1)‖, minus the distance of a sample from the bounds."""
+    if not penalize or candidates.action is None:
+        return {"temperature": candidates.q}
+    beyond = candidates.action - jnp.clip(candidates.action, -1.0, 1.0)
     return {
-        "temperature": options.q,
+        "temperature": candidates.q,
         "penalty_temperature": -jnp.sqrt(jnp.sum(beyond**2, axis=-1)),
     }
 
 
-def improve(wanted: dict[str, Weights], temperature: Named, log_prior: Weights) -> Weights:
-    """E-step, eq. 8: the improved policy on its options, ∝ π̄(a|s)·exp(Q̄(s, a)/η), and the sum of
-    these where there are several objectives."""
-    each = [improved_weights(q, temperature[name], log_prior) for name, q in wanted.items()]
+def improve(objectives: dict[str, Weights], temperature: Named, log_prior: Weights) -> Weights:
+    """E-step, eq. 8: the improved policy on the candidates, ∝ π̄(a|s)·exp(Q̄(s, a)/η); the sum of
+    these for several objectives."""
+    each = [improved_weights(q, temperature[name], log_prior) for name, q in objectives.items()]
     return jnp.sum(jnp.stack(each), axis=0)
 
 
 def temperature_loss(
     temperature: Named,
-    wanted: dict[str, Weights],
+    objectives: dict[str, Weights],
     epsilon: Named,
     log_prior: Weights,
     weight: Float[Array, " batch"],
 ) -> Scalar:
-    """Eq. 9, the dual of the E-step's bound: least at the temperature that eq. 8 needs."""
+    """Eq. 9, the dual of the E-step's bound: its minimum is the temperature for eq. 8."""
     each = [
         temperature_dual(q, temperature[name], epsilon[name], log_prior, weight)
-        for name, q in wanted.items()
+        for name, q in objectives.items()
     ]
     return jnp.sum(jnp.stack(each))
 
 
 def fit_gaussian(
-    policy: Gaussian, options: Options, improved: Weights, weight: Float[Array, " batch"]
+    policy: Gaussian, candidates: Candidates, improved: Weights, weight: Float[Array, " batch"]
 ) -> tuple[Scalar, Named]:
-    """M-step, eq. 12, decoupled: −Σ q·log N(a; μ, σ̄) moves the mean alone and −Σ q·log N(a; μ̄, σ)
-    the deviation alone, which so cannot collapse before the mean has arrived. Also the KL of each
-    from the old policy, per dimension of the action."""
-    old, action = options.policy, options.action
+    """M-step, eq. 12, decoupled: −Σ q·log N(a; μ, σ̄) moves the mean alone, and −Σ q·log N(a; μ̄, σ)
+    the deviation alone, which therefore cannot collapse early. Also returns the KL of each from
+    the old policy, per dimension of the action."""
+    old, action = candidates.policy, candidates.action
     assert action is not None
 
     def log_prob(mean: Array, log_std: Array) -> Weights:
@@ -133,20 +127,20 @@ def fit_gaussian(
 
 
 def fit_categorical(
-    policy: Categorical, options: Options, improved: Weights, weight: Float[Array, " batch"]
+    policy: Categorical, candidates: Candidates, improved: Weights, weight: Float[Array, " batch"]
 ) -> tuple[Scalar, Named]:
-    """M-step, eq. 12: the cross-entropy −Σ q·log π, and KL(π̄ ‖ π)."""
+    """M-step, eq. 12: the cross-entropy −Σ q·log π. Also returns KL(π̄ ‖ π)."""
     loss = -jnp.mean(weight * jnp.sum(improved * policy.log_probabilities, axis=-1))
-    kl = categorical_kl(options.policy.logits, policy.logits)
+    kl = categorical_kl(candidates.policy.logits, policy.logits)
     return loss, {"kl": jnp.mean(weight * kl)}
 
 
-def priced(costs: Named, multipliers: Named) -> Scalar:
-    """Σ α·cost: what the policy pays for its step, with KLs for costs."""
+def weighted_sum(costs: Named, multipliers: Named) -> Scalar:
+    """Σ α·cost. With KLs as costs it is the penalty on the policy's step."""
     return jnp.sum(jnp.stack([jnp.sum(multipliers[name] * cost) for name, cost in costs.items()]))
 
 
 def multiplier_loss(multipliers: Named, kls: Named, epsilon: Named) -> Scalar:
-    """Σ α·(ε − KL), the KLs given: descending it raises the multiplier of a bound that is broken
-    and lowers that of one that is kept."""
-    return priced({name: epsilon[name] - kl for name, kl in kls.items()}, multipliers)
+    """Σ α·(ε − KL) for given KLs: descending it raises the multiplier of a bound that is violated
+    and lowers that of one that holds."""
+    return weighted_sum({name: epsilon[name] - kl for name, kl in kls.items()}, multipliers)

@@ -1,7 +1,8 @@
 """Soft Actor-Critic (Haarnoja et al., 2018)."""
 
+from understudy.algorithms.base import ActorPolicy as Policy
 from understudy.algorithms.sac.config import SACConfig
-from understudy.algorithms.sac.sac import SAC, Policy
+from understudy.algorithms.sac.sac import SAC
 
 ALGORITHM = SAC
 

@@ -1,14 +1,11 @@
-"""What can be set about SAC."""
+"""The settings of SAC."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
-from understudy.algorithms.config import setting
-from understudy.algorithms.off_policy import REMEMBERING, OffPolicyConfig
-
-# Of RL Baselines3 Zoo; sources in docs/presets.md.
-_ZOO = dict(learning_rate=3e-4, max_start_steps=10_000, min_buffer_size=10_000)
+from understudy.algorithms.config import read_presets, setting
+from understudy.algorithms.off_policy import OffPolicyConfig
 
 
 @final
@@ -46,58 +43,4 @@ class SACConfig(OffPolicyConfig):
         "entropy_learning_rate": "temperature_learning_rate",
         "use_log_entropy": "use_log_temperature",
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "Pendulum-v1": dict(
-            hidden_sizes=(64, 64),
-            learning_rate=2e-3,
-            batch_size=128,
-            buffer_size=100_000,
-            start_steps=500,
-            min_buffer_size=500,
-        ),
-        "CartPole-v1": dict(
-            hidden_sizes=(64, 64),
-            learning_rate=5e-4,
-            tau=0.01,
-            buffer_size=100_000,
-            start_steps=500,
-            min_buffer_size=500,
-        ),
-        "Pendulum-P-v1": REMEMBERING,
-        # CleanRL's `sac_atari.py`, whose target interval counts steps; see docs/presets.md.
-        "atari": dict(
-            frame_stack=4,
-            hidden_sizes=(),
-            share_encoder=False,
-            batch_size=64,
-            max_start_steps=20_000,
-            min_buffer_size=20_000,
-            updates_per_step=0.25,
-            update_every=4,
-            tau=1.0,
-            target_update_interval=2_000,
-        ),
-        "MinAtar": dict(
-            hidden_sizes=(),
-            share_encoder=False,
-            batch_size=64,
-            buffer_size=100_000,
-            max_start_steps=5_000,
-            min_buffer_size=5_000,
-            updates_per_step=0.25,
-            update_every=8,
-        ),
-        "HalfCheetah-v5": dict(learning_rate=1e-3, max_start_steps=5_000, min_buffer_size=1_000),
-        # A fixed temperature is steadier here (Tianshou's benchmark).
-        "Hopper-v5": dict(_ZOO, learning_rate=1e-3, temperature=0.2),
-        **dict.fromkeys(("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"), _ZOO),
-        **dict.fromkeys(("InvertedPendulum-v5", "InvertedDoublePendulum-v5"), _ZOO),
-        "Swimmer-v5": dict(_ZOO, gamma=0.999),
-        "LunarLanderContinuous-v3": dict(
-            _ZOO,
-            learning_rate=7.3e-4,
-            anneal_learning_rate=True,
-            tau=0.01,
-            hidden_sizes=(400, 300),
-        ),
-    }
+    presets = read_presets(__file__)

@@ -1,20 +1,22 @@
-"""The three objectives of SAC (Haarnoja et al., "Soft Actor-Critic Algorithms and
-Applications", arXiv 1812.05905), by one draw of a continuous action; and what takes their place
-where actions are discrete (Christodoulou, "Soft Actor-Critic for Discrete Action Settings",
-arXiv 1910.07207), with expectations over all choices. Equation numbers are the papers'."""
+"""The three objectives of SAC.
+
+For continuous actions they use one sample of the action (Haarnoja et al., "Soft Actor-Critic
+Algorithms and Applications", arXiv 1812.05905). For discrete actions they are expectations over all
+choices (Christodoulou, "Soft Actor-Critic for Discrete Action Settings", arXiv 1910.07207).
+Equation numbers are the papers'."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
-from understudy.networks import evaluate_ensemble
+from understudy.networks.ensembles import evaluate_ensemble, q_of_action
 from understudy.ops.densities import squashed_gaussian_sample
 from understudy.ops.targets import bootstrapped, pessimistic
-from understudy.types import Batch, Observation, Scalar
+from understudy.types import Batch, Scalar
 
-# From the values of all critics, [critics, ...], to the one that counts
+# From the values of all critics, [critics, ...], to one value
 Reduction = Callable[[Float[Array, "critics *batch"]], Float[Array, "*batch"]]
 
 
@@ -51,24 +53,11 @@ def discrete_critic_target(
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 
-def taken_q(
-    critic: Any,
-    observation: Observation,
-    action: Shaped[Array, "batch *action"],
-) -> Float[Array, "critics batch"]:
-    """Q(s, a) of the action taken: an input of a continuous critic, a place in the answer of a
-    discrete one."""
-    if jnp.issubdtype(action.dtype, jnp.floating):
-        return evaluate_ensemble(critic, observation, action)
-    q = evaluate_ensemble(critic, observation)
-    return jnp.take_along_axis(q, action[None, :, None], axis=-1)[..., 0]
-
-
 def critic_loss(
     critic: Any, batch: Batch, target: Float[Array, " batch"]
 ) -> tuple[Scalar, Float[Array, "critics batch"]]:
     """Eq. 5: ½·(Q(s, a) − target)², summed over critics, averaged over the batch."""
-    error = taken_q(critic, batch.observation, batch.action) - target
+    error = q_of_action(critic, batch.observation, batch.action) - target
     return jnp.sum(jnp.mean(0.5 * batch.weight * error**2, axis=-1)), error
 
 
@@ -80,8 +69,8 @@ def actor_loss(
     noise: Float[Array, "batch action"],
     reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
-    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterized through the noise. Another
-    `reduction` takes the place of the minimum."""
+    """Eq. 9: α·log π(a|s) − min Q(s, a), with the action reparameterized through the noise.
+    `reduction` can replace the minimum."""
     mean, log_std = actor(batch.observation)
     action, log_prob = squashed_gaussian_sample(mean, log_std, noise)
     q = reduction(evaluate_ensemble(critic, batch.observation, action))
@@ -95,8 +84,8 @@ def discrete_actor_loss(
     temperature: Scalar,
     reduction: Reduction = pessimistic,
 ) -> tuple[Scalar, Float[Array, " batch"]]:
-    """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)), and the log-probability
-    to be expected, which is minus the entropy. Needs no reparameterization."""
+    """Christodoulou's eq. 12: Σ_a π(a|s)·(α·log π(a|s) − min Q(s, a)). Also returns the expected
+    log-probability, which is minus the entropy. Needs no reparameterization."""
     policy = actor(batch.observation)
     q = reduction(evaluate_ensemble(critic, batch.observation))
     log_prob = -policy.entropy()
@@ -112,6 +101,6 @@ def entropy_loss(
 ) -> Scalar:
     """Eq. 18 (Christodoulou's eq. 11): −τ·(log π(a|s) + H̄), where τ is α or, in log space, log α.
 
-    Both push the same way: up while the policy's entropy is below H̄, down above it.
+    Descending either raises α while the policy's entropy is below H̄, and lowers it above.
     """
     return -temperature * jnp.mean(weight * (log_prob + target_entropy))

@@ -1,34 +1,26 @@
-"""TD3: the order of things. The maths is in losses.py."""
+"""TD3: networks, exploration and the order of an update. The maths is in losses.py."""
 
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
-from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import Algorithm, Aux
+from understudy.algorithms import off_policy
+from understudy.algorithms.base import Algorithm, Aux, Explored, First
 from understudy.algorithms.gradients import (
     add_encoder_gradient,
     differentiate_actor,
-    sample_critics,
+    differentiate_critic,
     encode_for_actor,
-    mean_over_steps,
+    target_networks,
     unless_delayed,
 )
-from understudy.algorithms.normalization import normalize_observation
-from understudy.algorithms.optim import Delays, Gradients, Optimizers, UpdateMask
+from understudy.algorithms.optim import Gradients, UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import (
-    DeterministicActor,
-    select_critics,
-    evaluate_ensemble,
-    share_encoder,
-    encode_shared,
-)
-from understudy.networks.build import make_actor, make_critics
+from understudy.networks import DeterministicActor, share_encoder
+from understudy.networks.ensembles import select_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
 from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
@@ -37,11 +29,6 @@ from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scala
 class Params(NamedTuple):
     actor: Any
     critic: Any  # [critics, ...]
-
-
-class Targets(NamedTuple):
-    actor: Any
-    critic: Any
 
 
 class Policy(NamedTuple):
@@ -57,100 +44,49 @@ class TD3(Algorithm):
     name = "td3"
     config_class = TD3Config
     supported_actions = (Continuous,)
-    target_class = Targets
+    target_names = ("actor", "critic")
     config: TD3Config
-
-    @property
-    def optimizers(self) -> Optimizers:
-        return Optimizers(
-            self.config,
-            learning_rates={"actor": "actor_learning_rate", "critic": "critic_learning_rate"},
-            delayed=("actor",),
-        )
-
-    @property
-    def delays(self) -> Delays:
-        """All targets move with the delayed step, as in the paper."""
-        delay = self.config.policy_delay
-        return Delays(delay, delay * self.config.target_update_interval)
+    q_values = off_policy.q_values
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
-        actor_key, critic_key, key = jax.random.split(key, 3)
-        actor = make_actor(
-            DeterministicActor,
-            spec,
-            self.config,
-            self.networks,
-            actor_key,
-            share=self.config.share_encoder,
-        )
-        return Params(actor, make_critics(spec, self.config, self.networks, critic_key)), key
+        make = off_policy.init_actor_and_critics
+        actor, critic, key = make(self, DeterministicActor, spec, key)
+        return Params(actor, critic), key
 
     def policy(self, state: TrainState) -> Policy:
         actor = share_encoder(state.params.actor, state.params.critic)
         return Policy(actor, state.normalizer.observation, state.hyper["exploration_noise"])
 
-    def choose(
-        self,
-        policy: Policy,
-        noise: Tree,
-        seen: Observation,
-        first: Bool[Array, " envs"],
-        key: Key,
-        explore: bool,
-    ) -> tuple[Float[Array, "envs action"], Tree, Metrics]:
-        action = policy.actor(seen)
-        if explore:
-            drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
-            action = jnp.clip(action + drawn, -1.0, 1.0)
-        return action, noise, {}
+    def explore(
+        self, policy: Policy, noise: Tree, observation: Observation, first: First, key: Key
+    ) -> Explored:
+        action = policy.actor(observation)
+        drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
+        return jnp.clip(action + drawn, -1.0, 1.0), noise, {}
 
     def gradients(
         self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
     ) -> tuple[Gradients, Aux]:
-        """All gradients at one and the same state: the actor's is taken at the current critic,
-        before this update moves it. A delayed actor costs nothing."""
+        """Take all gradients at one state: the actor's at the current critic, before this update
+        moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
-        then = encode_shared(state.targets.actor, state.targets.critic, batch.next_observation)
         target = losses.critic_target(
-            share_encoder(state.targets.actor, state.targets.critic),
-            sample_critics(state.targets.critic, self.config.critic_subset, subset_key),
-            batch._replace(next_observation=then),
+            *target_networks(state, batch, self.config.critic_subset, subset_key),
             state.hyper["policy_noise"],
             state.hyper["noise_clip"],
             row_normals(noise_key, batch.row, batch.action.shape[-1]),
         )
-        differentiate = jax.value_and_grad(losses.critic_loss, has_aux=True)
-        (critic_loss, error), critic_gradient = differentiate(state.params.critic, batch, target)
+        critic = state.params.critic
+        critic_gradient, aux = differentiate_critic(losses.critic_loss, critic, batch, target)
+        encoded = encode_for_actor(state, batch, self.config)
 
-        looked_at = encode_for_actor(state, batch, self.config)
-
-        def actor_objective(actor: Any) -> tuple[Scalar, Metrics]:
-            loss = losses.actor_loss(actor, select_critics(state.params.critic, 0), looked_at)
-            extra, addon_metrics = add_terms(self.loss_addons, actor, batch, addon_key)
-            return loss + extra, {"actor_loss": loss + extra, **addon_metrics}
+        def objective(actor: Any) -> tuple[Scalar, None]:
+            return losses.actor_loss(actor, select_critics(critic, 0), encoded), None
 
         def improve() -> tuple[Any, Metrics]:
-            (_, metrics), *gradients = differentiate_actor(
-                actor_objective,
-                state.params.actor,
-                state.params.critic,
-                self.config.actor_trains_encoder,
-            )
+            gradients, _, metrics = differentiate_actor(self, state, batch, objective, addon_key)
             return gradients, metrics
 
-        (actor_gradient, shared), actor_metrics = unless_delayed(mask.policy, improve)
-        critic_gradient = add_encoder_gradient(critic_gradient, shared)
-        metrics = {
-            "critic_loss": critic_loss,
-            "q_mean": mean_over_steps(target + error, batch.weight),
-            **actor_metrics,
-        }
-        params = Params(actor_gradient, critic_gradient)
-        return Gradients(params, mask), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
-
-    def q_values(
-        self, state: TrainState, observation: Array, action: Array
-    ) -> Float[Array, "critics batch"]:
-        observation = normalize_observation(state.normalizer.observation, observation)
-        return evaluate_ensemble(state.params.critic, observation, action)
+        (actor_gradient, shared), metrics = unless_delayed(mask.policy, improve)
+        params = Params(actor_gradient, add_encoder_gradient(critic_gradient, shared))
+        return Gradients(params, mask), aux._replace(metrics=aux.metrics | metrics)
