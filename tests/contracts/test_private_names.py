@@ -17,7 +17,6 @@ BY_NAME = {"getattr", "setattr", "delattr", "hasattr"}  # also methods: monkeypa
 # A file, and the names that it uses.
 KNOWN_LINES = """
 src/understudy/cli/__init__.py _run_exitfuncs
-src/understudy/cli/parsing.py _option_string_actions
 src/understudy/distributed/loop.py _start _wide_setup
 src/understudy/envs/brax.py _envs
 src/understudy/envs/make.py _max_episode_steps

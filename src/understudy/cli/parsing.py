@@ -82,7 +82,8 @@ class Parser(argparse.ArgumentParser):
             if setting in self.renamed:
                 fail(f"{flag} is called --{self.renamed[setting].replace('_', '-')} now")
             what = "flag" if flag.startswith("-") else "argument"
-            hint = nearest(flag, self._option_string_actions) if what == "flag" else ""
+            known = re.findall(r"--[a-z-]+", self.format_help())
+            hint = nearest(flag, known) if what == "flag" else ""
             if flag in _OTHER_LIBRARIES:
                 hint = f" (did you mean '{_OTHER_LIBRARIES[flag]}'?)"
             fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")

@@ -46,15 +46,25 @@ def open_run(options: argparse.Namespace) -> Iterator[Agent | Illumination]:
             f"--at chooses from a repertoire (understudy illuminate), and {options.run} holds an "
             "agent"
         )
-    opened = (load if method is None else method.load)(
+    device = getattr(options, "device", None)
+    with contextlib.closing(load_run(options, method, Cluster(), device)) as opened:
+        yield opened
+
+
+def load_run(
+    options: argparse.Namespace,
+    method: type[Illumination] | None,
+    cluster: Cluster | None,
+    device: str | None,
+) -> Agent | Illumination:
+    """Load the run or checkpoint `options.run` of a quality-diversity method, or of an agent."""
+    return (load if method is None else method.load)(
         options.run,
         env=options.env,
         trust_environment=options.trust_environment,
-        cluster=Cluster(),
-        device=device_of(getattr(options, "device", None)),
+        cluster=cluster,
+        device=device_of(device),
     )
-    with contextlib.closing(opened):
-        yield opened
 
 
 def _method_of(path: Path) -> type[Illumination] | None:

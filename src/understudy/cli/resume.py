@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from understudy.agent import load
-from understudy.agent.illumination import METHODS
+from understudy.agent.illumination import METHODS, Illumination
 from understudy.algorithms import available
 from understudy.algorithms.config import shown_name
 from understudy.cli import config_file
-from understudy.cli.parsing import Parser, add_device, add_loading, count, device_of, hint, quoted
+from understudy.cli.parsing import Parser, add_device, add_loading, count, hint, quoted
+from understudy.cli.playing import load_run
 from understudy.cli.running import CONFIG, open_loggers, progress_of, run
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
@@ -52,13 +52,7 @@ def _resume(options: argparse.Namespace) -> None:
     cluster = _cluster(about, options.address)
     if method is None:
         _suit(about)
-    trained = (load if method is None else method.load)(
-        options.run,
-        env=options.env,
-        trust_environment=options.trust_environment,
-        cluster=cluster,
-        device=device_of(options.device or settings.get("device", "auto")),
-    )
+    trained = load_run(options, method, cluster, options.device or settings.get("device", "auto"))
     done, _ = progress_of(trained)
     if done >= total:
         trained.close()
@@ -66,7 +60,7 @@ def _resume(options: argparse.Namespace) -> None:
         place = quoted(options.run)
         hint(f"resume {place} --{unit} {2 * done}", f"eval {place}", f"report {place}")
         return
-    if method is not None:  # whole generations
+    if isinstance(trained, Illumination):  # whole generations
         total = -(-total // trained.config.generation_size) * trained.config.generation_size
     loggers = open_loggers(settings.get("logger", []))
     first_line = f"going on at {done:,} of {total:,} {unit}, preset: {trained.preset}"

@@ -1,5 +1,5 @@
-"""Where the cells of a repertoire lie in a picture: polygons in the plane of two numbers of the
-descriptor, or strips over a single one."""
+"""The outlines of a repertoire's cells: polygons in the plane of two numbers of the descriptor, or
+strips over a single one."""
 
 import itertools
 from typing import NamedTuple
@@ -9,31 +9,31 @@ import numpy as np
 from understudy.qd.repertoire import Repertoire
 from understudy.qd.tessellation import Cells, Cvt, Grid, make_grid, unit
 
-MOST_BINS = 24  # along each axis, where a CVT of three dimensions or more is seen from a side
+MOST_BINS = 24  # along each axis of a projected CVT
 NOTHING = -1
 BOX = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 
 
 class Panel(NamedTuple):
-    """Cells seen along all axes but one or two."""
+    """The cells in the plane of one or two axes."""
 
     axes: tuple[int, ...]  # of the descriptor, the horizontal one first
     polygons: list[np.ndarray]  # [corners, 2] in the descriptor's units; a strip is from 0 to 1
-    shown: np.ndarray  # [polygons], the number of the cell that is seen there, or NOTHING
+    shown: np.ndarray  # [polygons], the cell that is shown there, or NOTHING
 
 
 def panels(repertoire: Repertoire) -> list[Panel]:
-    """One panel for one or two dimensions. For more, one for each pair of axes, in which of all
-    cells behind one another the best is seen."""
+    """One panel for one or two dimensions; for more, one for each pair of axes. Of all cells at one
+    place of a panel the best is shown."""
     cells, filled = repertoire.cells, np.asarray(repertoire.filled)
     if cells.size <= 2:
         shown = np.where(filled, np.arange(cells.count), NOTHING)
         return [Panel(tuple(range(cells.size)), outlines(cells), shown)]
-    return [_seen_along(repertoire, pair) for pair in itertools.combinations(range(cells.size), 2)]
+    return [_project(repertoire, pair) for pair in itertools.combinations(range(cells.size), 2)]
 
 
 def outlines(cells: Cells) -> list[np.ndarray]:
-    """A polygon for each cell of one dimension or two."""
+    """A polygon for each cell of one or two dimensions."""
     low, high = np.array(cells.low), np.array(cells.high)
     if cells.size == 1:
         low, high = np.append(low, 0.0), np.append(high, 1.0)
@@ -45,9 +45,9 @@ def outlines(cells: Cells) -> list[np.ndarray]:
     return [low + polygon * (high - low) for polygon in polygons]
 
 
-def _seen_along(repertoire: Repertoire, pair: tuple[int, int]) -> Panel:
+def _project(repertoire: Repertoire, pair: tuple[int, int]) -> Panel:
     cells, filled = repertoire.cells, np.asarray(repertoire.filled)
-    if isinstance(cells, Cvt):  # its cells overlap when seen from a side: where the policies are
+    if isinstance(cells, Cvt):  # its cells overlap in a projection: bin the policies instead
         bins = min(MOST_BINS, round((cells.count / 2) ** 0.5) + 1)
         shape = (bins,) * cells.size
         inside = np.asarray(unit(cells, repertoire.descriptor)) * bins
@@ -82,8 +82,8 @@ def _strips(centers: np.ndarray) -> list[np.ndarray]:
 
 
 def _nearest_regions(centers: np.ndarray) -> list[np.ndarray]:
-    """The Voronoi cells of points in the unit box: of the box, what lies nearer to a point than to
-    each of its neighbors, from the nearest until one is too far away to take anything."""
+    """The Voronoi cells of points in the unit box. Start with the box and cut it by the bisector to
+    each neighbor, from the nearest until one is too far away to cut anything."""
     regions = []
     for number, center in enumerate(centers):
         away = np.sum((centers - center) ** 2, axis=1)
@@ -98,7 +98,7 @@ def _nearest_regions(centers: np.ndarray) -> list[np.ndarray]:
 
 
 def _nearer_half(polygon: np.ndarray, center: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """What of a convex polygon is nearer to `center`."""
+    """The part of a convex polygon that is nearer to `center` than to `other`."""
     beyond = (polygon - (center + other) / 2) @ (other - center)  # negative on this side
     if (beyond <= 0).all():
         return polygon

@@ -1,4 +1,4 @@
-"""An episode as a film: mp4 or gif."""
+"""Record an episode as a video: mp4 or gif."""
 
 import contextlib
 import importlib
@@ -34,11 +34,11 @@ def record_episode(
     max_steps: int = 5_000,
     frames: int = 1,
 ) -> float:
-    """Plays one episode with `act(observation) -> action`, films it into `out` (.mp4 or .gif)
-    and returns its return. A native environment is played by its Gymnasium twin.
+    """Play one episode with `act(observation) -> action`, record it to `out` (.mp4 or .gif), and
+    return its return. For a native environment the same environment of Gymnasium is played.
 
-    `act` may also be of an agent that remembers: what it answers beside the action it is given
-    with the next observation. It sees the last `frames` images at once."""
+    A recurrent `act(observation, memory)` returns the action and the next memory. The observation
+    is the last `frames` images."""
     out = Path(out)
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"{out}: a video ends in .mp4 or .gif")
@@ -48,7 +48,7 @@ def record_episode(
     env = Stacked(env, frames) if frames > 1 else env
     try:
         observation, _ = env.reset(seed=seed)
-        first = _frame(env, env_id)  # what cannot be drawn is known before a file is begun
+        first = _frame(env, env_id)  # refuses what cannot be drawn before a file is begun
         total, memory = 0.0, ()
         with _film(out, int(env.metadata.get("render_fps") or 30)) as add:
             add(first)
@@ -67,14 +67,14 @@ def record_episode(
 
 
 def _make(env_id: str) -> gymnasium.Env:
-    """One that can be drawn."""
+    """Make an environment that can be drawn."""
     name, keep = env_id, None
     if env_id.startswith("jax:"):
-        name, keep = _twin(env_id)
+        name, keep = _gymnasium_name(env_id)
     factory = gymnasium_factory(name)  # refuses an unknown name with the nearest one
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters is whether a frame comes out
+            warnings.simplefilter("ignore")  # it only matters whether there is a frame
             if isinstance(factory, AtariSettings):
                 env = factory.for_evaluation()()
                 env.unwrapped.render_mode = "rgb_array"
@@ -90,20 +90,21 @@ def _make(env_id: str) -> gymnasium.Env:
     return gymnasium.wrappers.TransformObservation(env, lambda seen: seen[[*keep]], None)
 
 
-def _twin(env_id: str) -> tuple[str, tuple[int, ...] | None]:
-    """Gymnasium's name for the same environment; of one that hides entries, those it shows."""
+def _gymnasium_name(env_id: str) -> tuple[str, tuple[int, ...] | None]:
+    """The name of the same environment in Gymnasium, and the entries of its observation that the
+    native one shows (None for all)."""
     name = env_id.removeprefix("jax:")
     native = importlib.import_module("understudy.envs.native").NATIVE  # imports JAX
     keep = getattr(native[name](), "keep", None) if name in native else None
-    twin = name.replace("-P-v", "-v") if keep else name.replace("MinAtar-", "MinAtar/")
-    if twin not in gymnasium.registry and "/" not in twin:
-        raise EnvironmentError(f"{env_id} cannot be drawn: Gymnasium has no {twin}")
-    return twin, keep
+    known = name.replace("-P-v", "-v") if keep else name.replace("MinAtar-", "MinAtar/")
+    if known not in gymnasium.registry and "/" not in known:
+        raise EnvironmentError(f"{env_id} cannot be drawn: Gymnasium has no {known}")
+    return known, keep
 
 
 @final
 class _Colored(gymnasium.Wrapper):
-    """Draws the planes of a game of MinAtar, whose own drawing needs one more package."""
+    """Draws the planes of a game of MinAtar, because its own drawing needs another package."""
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
@@ -118,7 +119,7 @@ class _Colored(gymnasium.Wrapper):
 
 
 def _frame(env: gymnasium.Env, env_id: str) -> np.ndarray:
-    """What is to be seen: [height, width, 3], both even, as H.264 needs them."""
+    """Draw the environment: [height, width, 3], both even, as H.264 needs them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -132,7 +133,7 @@ def _frame(env: gymnasium.Env, env_id: str) -> np.ndarray:
 
 
 def _cannot_draw(env_id: str, error: Exception) -> EnvironmentError:
-    """Gymnasium's own words say which package is missing and how to install it."""
+    """Gymnasium's message says which package is missing and how to install it."""
     known = gymnasium.registry.get(env_id)
     simulated = known is not None and "mujoco" in str(known.entry_point)
     hint = "; without a screen, set MUJOCO_GL=egl" if simulated else ""
@@ -142,7 +143,7 @@ def _cannot_draw(env_id: str, error: Exception) -> EnvironmentError:
 
 @contextlib.contextmanager
 def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
-    """Takes frames; the file appears, whole, when all of them are in."""
+    """Yield a function that adds a frame. The file appears when all frames are written."""
     imageio = importlib.import_module("imageio.v2")
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = fresh_directory(out)  # ffmpeg needs a name with the right ending
@@ -157,7 +158,7 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
             writer = imageio.get_writer(temporary, mode="I", duration=milliseconds, loop=0)
         # `closing`, because its own `with` leaves ffmpeg running after an error.
         with contextlib.closing(writer), warnings.catch_warnings():
-            # JAX warns of any fork. This one makes way for ffmpeg at once.
+            # JAX warns of any fork; this one is replaced by ffmpeg at once.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             taken = 0
 
