@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests.envs.walking_native import SPEC
-from tests.qd.qd_cases import SIZE, bits, flat, plan
+from tests.qd.qd_cases import SIZE, bits, config, flat, plan
 from understudy.qd import repertoire as qd
 from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient
 from understudy.qd.emitters.iso_line import vary
-from understudy.qd.map_elites import Generations
 from understudy.training.learner import updates
 from understudy.training.setup import make_buffer
 from understudy.training.update import sample_batch
@@ -21,7 +20,15 @@ GUIDED, LANES = 4, 8
 PLAN = plan()
 TD3 = PLAN.td3
 BUFFER = make_buffer(TD3, SPEC, LANES)
-STEPS, RATE = 3, 0.01
+STEPS, RATE, CRITIC_STEPS = 3, 0.01, 4
+
+
+def policy_gradient(size=GUIDED, policy_steps=STEPS):
+    chosen = config(
+        True, generation_size=LANES, gradient_share=size / LANES, critic_steps=CRITIC_STEPS,
+        policy_steps=policy_steps, policy_learning_rate=RATE,
+    )  # fmt: skip
+    return PolicyGradient(TD3, SPEC, chosen)
 
 
 MANY = 400
@@ -68,7 +75,7 @@ def wandered(seed=0, steps=20):
 
 @pytest.fixture(scope="module")
 def emitter():
-    return PolicyGradient(TD3, SPEC, GUIDED, LANES, 4, STEPS, RATE)
+    return policy_gradient()
 
 
 @pytest.fixture(scope="module")
@@ -196,21 +203,21 @@ def test_the_greedy_actor_is_the_last_of_its_part(emitter, learner, experience):
 
 
 def test_a_part_of_one_is_the_greedy_actor_alone(learner, experience):
-    emitter = PolicyGradient(TD3, SPEC, 1, LANES, 4, STEPS, RATE)
+    emitter = policy_gradient(size=1)
     asked = jax.jit(emitter.ask)(learner, filled(policies(3)), experience, KEY)
     assert bits(asked) == bits(learner.state.params.actor)
     assert {len(leaf) for leaf in jax.tree.leaves(asked)} == {1}
 
 
 def test_no_steps_give_copies_of_elites(learner, experience):
-    emitter = PolicyGradient(TD3, SPEC, GUIDED, LANES, 4, 0, RATE)
+    emitter = policy_gradient(policy_steps=0)
     parents = policies(3)
     asked = flat(jax.jit(emitter.ask)(learner, filled(parents), experience, KEY))[:-1]
     assert all((child == flat(parents)).all(axis=1).any() for child in asked)
 
 
 def test_to_be_told_is_to_update_td3(emitter, experience, start, learner):
-    td3, count = emitter.td3, emitter.critic_steps
+    td3, count = emitter.td3, CRITIC_STEPS
     assert count > td3.delays.period > 1, "some updates must leave the actor alone"
     told = learner
     one = jax.jit(lambda learner, index: updates(td3, BUFFER, learner, experience, index, 1)[0])
@@ -269,10 +276,10 @@ def test_parts_do_not_draw_alike():
     [(0.0, [SIZE]), (0.25, [6, 2]), (0.5, [4, 4]), (1.0, [SIZE]), (0.01, [SIZE])],
 )
 def test_shares_of_a_generation(share, sizes):
-    generations = Generations(plan(gradient_share=share))
-    parts = generations.emitter.emitters
-    assert [part.size for part in parts] == sizes and generations.emitter.size == SIZE
+    chosen = plan(gradient_share=share)
+    parts = chosen.emitter.emitters
+    assert [part.size for part in parts] == sizes and chosen.emitter.size == SIZE
     learns = share > 0.1
-    assert generations.learns is learns
+    assert chosen.learns is learns
     assert isinstance(parts[-1], PolicyGradient) is learns
-    assert (jax.eval_shape(generations.begin).experience is not None) is learns
+    assert (jax.eval_shape(chosen.begin).experience is not None) is learns

@@ -10,7 +10,7 @@ from tests.envs.walking_native import NativeWalk, place
 from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.native.point_navigation import PointNavigation
 from understudy.qd import repertoire as qd
-from understudy.qd.map_elites import Generations, Reevaluation
+from understudy.qd.map_elites import Reevaluation
 from understudy.qd.on_device import NativeIlluminator
 
 pytestmark = pytest.mark.agents
@@ -149,13 +149,13 @@ def test_replay_holds_the_steps_of_all_evaluations(walked):
     assert (stored >= 5).all() and (stored <= 5 * LENGTH).all()
     ends = np.asarray(state.experience.storage.last)
     assert [int(lane[:count].sum()) for lane, count in zip(ends, stored, strict=True)] == [5] * SIZE
-    assert int(state.emitter[1].state.updates) == 5 * walked.generations.plan.config.critic_steps
+    assert int(state.emitter[1].state.updates) == 5 * walked.plan.config.critic_steps
 
 
 @pytest.mark.parametrize(("starts", "places"), [("random", 2 * SIZE), ("fixed", 1)])
 def test_where_episodes_begin(walked, starts, places):
-    generations = Generations(plan(False, starts=starts))
-    keys = [generations.start_keys(walked.state, generations.born(jnp.int32(n))) for n in (0, 1)]
+    chosen = plan(False, starts=starts)
+    keys = [chosen.start_keys(walked.state, chosen.born(jnp.int32(n))) for n in (0, 1)]
     assert len({tuple(key) for key in np.concatenate(keys).tolist()}) == places
 
 

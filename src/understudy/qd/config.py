@@ -1,5 +1,6 @@
-"""What can be set about quality-diversity."""
+"""The settings of quality-diversity."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -15,7 +16,7 @@ _WALKERS = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Ant-v5", "brax")
 
 @dataclass(frozen=True)
 class QDConfig(Config):
-    """The settings that MAP-Elites and its kin share. Abstract."""
+    """The settings that all methods share. Abstract."""
 
     generation_size: int = setting(256, at_least=2)
     """Policies evaluated in each generation."""
@@ -26,29 +27,29 @@ class QDConfig(Config):
     episode_length: int | None = setting(None, at_least=1)
     """Steps after which an evaluation's episode is cut (default: the environment's own limit)."""
     starts: str = setting("random", choices=("random", "fixed"))
-    """Where episodes begin: each somewhere else, or all at the same place."""
+    """Initial states of episodes: random, or the same for all."""
     score_offset: float | None = setting(None)
-    """What the QD-score takes from every elite's fitness, so that none counts less than nothing
-    (default: the lowest fitness of the first generation)."""
+    """Lower bound of the fitness, which the QD-score subtracts from every fitness (default: the
+    lowest fitness of the first generation)."""
     hidden_sizes: tuple[int, ...] = setting((128, 128), at_least=1)
     """Hidden layers of the policies."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of all hidden layers."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
-    """How weights begin. Larger ones (he) make the first policies differ more where observations
-    are small; where these are not, actions hang at their bounds."""
+    """Initial weights. Larger ones (he) make the first policies differ more if observations are
+    small; if observations are large, they saturate actions at their bounds."""
     iso_sigma: float = setting(0.005, at_least=0.0)
     """Standard deviation of the noise on each weight of an offspring."""
     line_sigma: float = setting(0.05, at_least=0.0)
     """Standard deviation of its step along the line between two parents, in their distance."""
 
     def td3(self) -> TD3Config:
-        """The agent that a policy of the repertoire is."""
-        return TD3Config(
-            actor_hidden_sizes=self.hidden_sizes,
-            activation=self.activation,
-            initialization=self.initialization,
-        )
+        """Return the config of the agents that the policies are, and of the critics."""
+        names = {field.name for field in dataclasses.fields(TD3Config)} - {"hidden_sizes"}
+        settings = {name: value for name, value in vars(self).items() if name in names}
+        if "buffer_size" in settings:
+            settings["min_buffer_size"] = min(1_000, settings["buffer_size"])
+        return TD3Config(actor_hidden_sizes=self.hidden_sizes, **settings)
 
 
 @final
@@ -118,14 +119,3 @@ class PGAMEConfig(QDConfig):
     def gradient_size(self) -> int:
         """Policies of a generation that come from the gradient."""
         return round(self.gradient_share * self.generation_size)
-
-    def td3(self) -> TD3Config:
-        shared = ("learning_rate", "critic_hidden_sizes", "batch_size", "buffer_size", "gamma",
-                  "tau", "policy_delay", "policy_noise", "noise_clip", "num_critics",
-                  "reward_scale", "activation", "initialization")  # fmt: skip
-        settings = {name: getattr(self, name) for name in shared}
-        return TD3Config(
-            actor_hidden_sizes=self.hidden_sizes,
-            min_buffer_size=min(1_000, self.buffer_size),
-            **settings,
-        )

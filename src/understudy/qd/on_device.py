@@ -1,5 +1,4 @@
-"""Illumination of native environments: a generation is one program, and as many as are wanted run
-in it one after the other."""
+"""Illumination of native environments: one program runs any number of generations."""
 
 from typing import Any, final
 
@@ -11,12 +10,11 @@ from jaxtyping import Array, Int32
 from understudy.envs.base import NativeEnv
 from understudy.qd.map_elites import (
     REEVALUATION,
-    Generations,
     Illuminator,
     Plan,
     Reevaluation,
     State,
-    acting,
+    as_td3,
 )
 from understudy.training.episode_runner import EpisodeResults
 from understudy.training.native_episode_runner import NativeEpisodeRunner
@@ -26,21 +24,20 @@ from understudy.types import Key, Tree
 
 @final
 class NativeIlluminator(Illuminator):
-    """Generations that never leave the device."""
+    """Runs generations without leaving the device."""
 
     def __init__(self, plan: Plan, env: NativeEnv):
-        self.generations = Generations(plan)
-        self.state = self.generations.begin()
-        self._begin, self._go_on, self._again = _programs(self.generations, env)
+        self.plan, self.state = plan, plan.begin()
+        self._first, self._several, self._play = _programs(plan.unseeded, env)
 
     def advance(self, generations: int) -> None:
         if generations and not int(self.state.generation):
-            self.state, generations = self._begin(self.state), generations - 1
+            self.state, generations = self._first(self.state), generations - 1
         if generations:
-            self.state = self._go_on(self.state, jnp.int32(generations))
+            self.state = self._several(self.state, jnp.int32(generations))
 
     def replay(self, cells: np.ndarray) -> Reevaluation:
-        keys = self.generations.start_keys(self.state, self.state.repertoire.born[cells])
+        keys = self.plan.start_keys(self.state, self.state.repertoire.born[cells])
         return self._run_cells(cells, [keys])
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
@@ -53,38 +50,35 @@ class NativeIlluminator(Illuminator):
         """Run the policies of these cells once for each set of keys."""
 
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
-            return [jax.device_get(self._again(policies, each[rows])) for each in keys]
+            return [jax.device_get(self._play(policies, each[rows])) for each in keys]
 
         return self.run_cells(cells, run)
 
     def close(self) -> None:
-        """Nothing is held outside the device's memory."""
+        """Do nothing: all arrays are on the device."""
 
 
 @shared
-def _programs(generations: Generations, env: NativeEnv) -> tuple[Any, Any, Any]:
-    """The first generation, any number of later ones, and what plays policies again."""
-    plan = generations.plan
+def _programs(plan: Plan, env: NativeEnv) -> tuple[Any, Any, Any]:
+    """Return programs for the first generation, for several later ones, and for playing again."""
     runner = NativeEpisodeRunner(plan.episode_plan, env, plan.buffer)
 
     def evaluated(state: State, policies: Tree) -> State:
-        keys = generations.start_keys(state, generations.born(state.generation))
-        results, experience = runner.play(acting(policies), keys, state.experience)
-        return generations.take(state, policies, results, experience)
+        keys = plan.start_keys(state, plan.born(state.generation))
+        results, experience = runner.play(as_td3(policies), keys, state.experience)
+        return plan.tell(state, policies, results, experience)
 
     def first(state: State) -> State:
-        return evaluated(state, generations.first(state))
+        return evaluated(state, plan.first_policies(state))
 
     def several(state: State, count: Int32[Array, ""]) -> State:
-        # The number is no part of the program: however generations are divided among calls,
-        # they compute the same.
+        # The count is an argument, so that calls of any length run the same program.
         def one(_: Array, state: State) -> State:
-            return evaluated(state, generations.ask(state))
+            return evaluated(state, plan.ask(state))
 
         return jax.lax.fori_loop(0, count, one, state)
 
-    def again(policies: Tree, keys: Key) -> EpisodeResults:
-        return runner.play(acting(policies), keys)[0]
+    def play(policies: Tree, keys: Key) -> EpisodeResults:
+        return runner.play(as_td3(policies), keys)[0]
 
-    begin, go_on = (jax.jit(program, donate_argnums=0) for program in (first, several))
-    return begin, go_on, jax.jit(again)
+    return jax.jit(first, donate_argnums=0), jax.jit(several, donate_argnums=0), jax.jit(play)

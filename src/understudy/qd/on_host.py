@@ -1,5 +1,5 @@
-"""Illumination of Gymnasium environments: they step, each with a policy of its own, while their
-steps are added to replay."""
+"""Illumination of Gymnasium environments: each steps with its own policy, and the steps are added
+to replay."""
 
 from typing import Any, final
 
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from understudy.buffers import Buffer
-from understudy.qd.map_elites import Generations, Illuminator, Plan, Reevaluation, acting
+from understudy.qd.map_elites import Illuminator, Plan, Reevaluation, as_td3
 from understudy.qd.repertoire import policies_in
 from understudy.training.episode_runner import EpisodeResults, EpisodeRunner, OnChunk
 from understudy.training.program_cache import shared
@@ -22,9 +22,8 @@ class HostIlluminator(Illuminator):
 
     def __init__(self, plan: Plan, runner: EpisodeRunner):
         """The runner is one of `plan.episode_plan`."""
-        self.generations, self._runner = Generations(plan), runner
-        self.state = self.generations.begin()
-        self._first, self._ask, self._take = _programs(self.generations)
+        self.plan, self.state, self._runner = plan, plan.begin(), runner
+        self._first, self._ask, self._tell = _programs(plan.unseeded)
         self._add = _add_program(plan.buffer)
 
     def advance(self, generations: int) -> None:
@@ -33,7 +32,7 @@ class HostIlluminator(Illuminator):
             generation = int(state.generation)
             policies = self._ask(state) if generation else self._first(state)
             # The writer donates replay to its programs, and returns it with the new steps.
-            most = min(STEPS_AT_ONCE, self.generations.plan.buffer.num_slots - 1)
+            most = min(STEPS_AT_ONCE, self.plan.buffer.num_slots - 1)
             writer = _ReplayWriter(self._add, state.experience, most)
             self.state = state._replace(experience=None)
             on_chunk = None if state.experience is None else writer.write
@@ -42,16 +41,16 @@ class HostIlluminator(Illuminator):
             except BaseException:
                 self.state = state._replace(experience=writer.experience)
                 raise
-            self.state = self._take(self.state, policies, results, writer.finish())
+            self.state = self._tell(self.state, policies, results, writer.finish())
 
     def _run(
         self, policies: Tree, episode: int, fresh: bool = False, on_chunk: OnChunk | None = None
     ) -> EpisodeResults:
-        results = self._runner.run(acting(policies), episode, fresh, on_chunk)
+        results = self._runner.run(as_td3(policies), episode, fresh, on_chunk)
         return results._replace(returns=np.asarray(results.returns, np.float32))
 
     def replay(self, cells: np.ndarray) -> Reevaluation:
-        size, repertoire, parts = self.generations.size, self.state.repertoire, []
+        size, repertoire, parts = self.plan.size, self.state.repertoire, []
         for cell, born in zip(cells, np.asarray(repertoire.born)[cells], strict=True):
             generation, row = divmod(int(born), size)
             results = self._run(policies_in(repertoire, np.full(size, cell)), generation)
@@ -60,8 +59,8 @@ class HostIlluminator(Illuminator):
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
-            # A number for every group of rows and episode: no two groups meet the same episodes.
-            first = int(rows[0]) // self.generations.size * episodes
+            # Each group of rows has episodes of its own.
+            first = int(rows[0]) // self.plan.size * episodes
             return [self._run(policies, first + each, fresh=True) for each in range(episodes)]
 
         return self.run_cells(cells, run)
@@ -108,9 +107,9 @@ class _ReplayWriter:
 
 
 @shared
-def _programs(generations: Generations) -> tuple[Any, Any, Any]:
-    take = jax.jit(generations.take, donate_argnums=(0, 3))
-    return jax.jit(generations.first), jax.jit(generations.ask), take
+def _programs(plan: Plan) -> tuple[Any, Any, Any]:
+    tell = jax.jit(plan.tell, donate_argnums=(0, 3))
+    return jax.jit(plan.first_policies), jax.jit(plan.ask), tell
 
 
 @shared

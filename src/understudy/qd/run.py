@@ -70,7 +70,7 @@ class TrainableRepertoire(Trainable):
     unit: ClassVar[str] = "evaluations"
 
     def __post_init__(self) -> None:
-        self.batch = self.illuminator.generations.size
+        self.batch = self.illuminator.plan.size
         self._first, self._begun = self.count, self.position.seconds
         self._logged_steps, self._logged_seconds = self.position.steps, self.position.seconds
         self._pace = 0.0  # generations per second
@@ -130,7 +130,7 @@ class TrainableRepertoire(Trainable):
         """The means of TD3's metrics since the last call; nothing if no emitter learns."""
         state, found = self.illuminator.state, {}
         parts = list(state.emitter)
-        for place, emitter in enumerate(self.illuminator.generations.emitter.emitters):
+        for place, emitter in enumerate(self.illuminator.plan.emitter.emitters):
             if isinstance(emitter, PolicyGradient):
                 learner: LearnerState = parts[place]
                 meter = jax.tree.map(lambda x: np.asarray(x)[None], learner.meter)
@@ -153,7 +153,7 @@ class TrainableRepertoire(Trainable):
         return {f"qd/corrected_{name}": value for name, value in self.corrected.items()}
 
     def memory_settings(self) -> dict[str, int]:
-        config = self.illuminator.generations.plan.config
+        config = self.illuminator.plan.config
         names = ("generation_size", "cells", "buffer_size")
         return {name: getattr(config, name) for name in names if hasattr(config, name)}
 

@@ -28,7 +28,7 @@ def capture(
     world |= add_prefix("rest", state_dict(_rest(state)))
     if state.experience is not None and experience:
         one_seed = jax.tree.map(lambda x: x[None], state.experience)
-        buffer = illuminator.generations.plan.buffer
+        buffer = illuminator.plan.buffer
         world |= add_prefix("experience", buffer.state_dict(one_seed))
     learner = add_prefix("emitter", state_dict(state.emitter))
     about = {"position": asdict(position), "cells": describe_cells(state.repertoire.cells)}
@@ -47,7 +47,7 @@ def restore(illuminator: Illuminator, stored: checkpoint.Stored) -> bool:
     experience, steps = state.experience, select_prefix(world, "experience")
     if experience is not None and steps:
         one_seed = jax.tree.map(lambda x: x[None], experience)
-        buffer = illuminator.generations.plan.buffer
+        buffer = illuminator.plan.buffer
         experience = jax.tree.map(lambda x: x[0], buffer.load_state_dict(one_seed, steps))
     illuminator.state = state._replace(
         repertoire=unpack(arrays, cells, template),

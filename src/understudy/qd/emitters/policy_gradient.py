@@ -16,6 +16,7 @@ from understudy.algorithms.td3 import TD3
 from understudy.algorithms.td3.losses import actor_loss
 from understudy.buffers import ReplayState
 from understudy.networks.ensembles import select_critics
+from understudy.qd.config import PGAMEConfig
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
 from understudy.training.initialization import begin, metric_names
@@ -27,21 +28,12 @@ from understudy.types import Key, Spec, Tree
 
 @final
 class PolicyGradient(Emitter):
-    """Elites that took `policy_steps` towards what the critic likes, and the greedy actor."""
+    """Emits elites after `policy_steps` gradient steps on the critic's value, and TD3's own actor
+    (the greedy actor)."""
 
-    def __init__(
-        self,
-        td3: TD3,
-        spec: Spec,
-        size: int,
-        lanes: int,
-        critic_steps: int,
-        policy_steps: int,
-        policy_learning_rate: float,
-    ):
-        """`lanes` is that of the experience: as many policies as a whole generation has."""
-        self.size, self.td3, self.critic_steps = size, td3, critic_steps
-        self._policy_steps, self._step_size = policy_steps, policy_learning_rate
+    def __init__(self, td3: TD3, spec: Spec, config: PGAMEConfig):
+        self.size, self.td3, self._config = config.gradient_size, td3, config
+        lanes = config.generation_size  # of the experience
         self._buffer = make_buffer(td3, spec, lanes)
         self.metric_names = metric_names(td3, spec, lanes)
         self._begin = partial(begin, td3, spec, lanes, len(self.metric_names))
@@ -61,13 +53,11 @@ class PolicyGradient(Emitter):
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), offspring, greedy)
 
     def climb(self, state: LearnerState, policies: Tree, experience: Any, key: Key) -> Tree:
-        """All policies, [size, ...], some steps up the critic's opinion. They see the same batches:
-        one draw a step, and one product with the critic for all."""
+        """Return policies, [size, ...], after gradient steps that increase the critic's value. All
+        policies use the same batches: one sample per step."""
         optimizer = optax.scale_by_adam()
-        critic, step_size = (
-            select_critics(state.state.params.critic, 0),
-            jnp.float32(self._step_size),
-        )
+        critic = select_critics(state.state.params.critic, 0)
+        step_size = jnp.float32(self._config.policy_learning_rate)
 
         def step(carry: tuple[Tree, Tree], key: Key) -> tuple[tuple[Tree, Tree], None]:
             batch, _ = sample_batch(self.td3, self._buffer, state.state, experience, key)
@@ -79,10 +69,11 @@ class PolicyGradient(Emitter):
             return jax.vmap(one)(*carry), None
 
         start = policies, jax.vmap(optimizer.init)(policies)
-        (policies, _), _ = jax.lax.scan(step, start, jax.random.split(key, self._policy_steps))
+        keys = jax.random.split(key, self._config.policy_steps)
+        (policies, _), _ = jax.lax.scan(step, start, keys)
         return policies
 
     def tell(self, state: LearnerState, experience: ReplayState | None) -> LearnerState:
         assert experience is not None
-        learner, _ = updates(self.td3, self._buffer, state, experience, 0, self.critic_steps)
-        return learner
+        steps = self._config.critic_steps
+        return updates(self.td3, self._buffer, state, experience, 0, steps)[0]
