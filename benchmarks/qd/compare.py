@@ -80,13 +80,13 @@ def run_understudy(
     plan = Plan(TD3(config.td3()), env.spec, descriptor, config, seed)
     illuminator = NativeIlluminator(plan, env)
     illuminator.advance(2)  # both programs
-    illuminator.settle()
+    illuminator.wait()
     seconds, left = [], settings.generations - 1
     while left:
         block = min(left, settings.log_every)
         began = time.perf_counter()
         illuminator.advance(block)
-        illuminator.settle()
+        illuminator.wait()
         seconds += [(time.perf_counter() - began) / block] * block
         left -= block
     repertoire = illuminator.state.repertoire

@@ -1,7 +1,7 @@
-"""Understudy: actor-critic reinforcement learning on one JAX engine.
+"""Understudy: actor-critic reinforcement learning in JAX.
 
-Importing this package imports nothing heavy: names are looked up when they are first used, so
-that an environment's worker process never loads JAX.
+The import is lazy: a name is imported when it is first used, so that the worker processes of
+environments never load JAX.
 """
 
 import importlib
@@ -70,43 +70,36 @@ _PACKAGES = (
     "algorithms", "buffers", "distributed", "envs", "networks", "ops", "qd", "runner", "runs",
     "sweep", "training",
 )  # fmt: skip
-_HOME = {
-    **dict.fromkeys(("A2C", "DDPG", "DDQN", "MPO", "SAC", "TD3"), "agent.agents"),
-    "A2CConfig": "algorithms.a2c",
-    "DDPGConfig": "algorithms.ddpg",
-    "DDQNConfig": "algorithms.ddqn",
-    "MPOConfig": "algorithms.mpo",
-    "SACConfig": "algorithms.sac",
-    "TD3Config": "algorithms.td3",
-    "Agent": "agent",
-    "Cluster": "distributed.config",
-    "Descriptor": "envs.descriptors",
-    "Guard": "envs.fault_guard",
-    "MAPElites": "agent.illumination",
-    "MAPElitesConfig": "qd.config",
-    "PGAME": "agent.illumination",
-    "PGAMEConfig": "qd.config",
-    "QDRunConfig": "runs.config",
-    "Repertoire": "agent.repertoire",
-    "load": "agent",
-    "Networks": "networks",
-    "RunConfig": "runs.config",
-    "UnderstudyError": "types",
-    "action_penalty": "algorithms.aux_losses",
-    "kl_to_reference": "algorithms.aux_losses",
-    "constant": "ops.schedules",
-    "cosine": "ops.schedules",
-    "exponential": "ops.schedules",
-    "linear": "ops.schedules",
-    "piecewise": "ops.schedules",
+# Module -> the public names that it defines.
+_MODULES = {
+    "agent": ("Agent", "load"),
+    "agent.agents": ("A2C", "DDPG", "DDQN", "MPO", "SAC", "TD3"),
+    "agent.illumination": ("MAPElites", "PGAME"),
+    "agent.repertoire": ("Repertoire",),
+    "algorithms.a2c": ("A2CConfig",),
+    "algorithms.aux_losses": ("action_penalty", "kl_to_reference"),
+    "algorithms.ddpg": ("DDPGConfig",),
+    "algorithms.ddqn": ("DDQNConfig",),
+    "algorithms.mpo": ("MPOConfig",),
+    "algorithms.sac": ("SACConfig",),
+    "algorithms.td3": ("TD3Config",),
+    "distributed.config": ("Cluster",),
+    "envs.descriptors": ("Descriptor",),
+    "envs.fault_guard": ("Guard",),
+    "networks": ("Networks",),
+    "ops.schedules": ("constant", "cosine", "exponential", "linear", "piecewise"),
+    "qd.config": ("MAPElitesConfig", "PGAMEConfig"),
+    "runs.config": ("QDRunConfig", "RunConfig"),
+    "types": ("UnderstudyError",),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module 'understudy' has no attribute '{name}'")
 
 

@@ -365,7 +365,7 @@ class Agent:
         return snapshot.groups(experience), manifest
 
     def _metadata(self) -> dict[str, Any]:
-        """What `load` needs to build this agent."""
+        """The manifest's description, from which `load` builds this agent."""
         return describe_setup(self, self.algorithm.name, self.spec) | {
             "num_seeds": self.num_seeds,
             "num_envs": self.num_envs,

@@ -276,7 +276,7 @@ class Illumination:
         return groups, self._metadata() | manifest
 
     def _metadata(self) -> dict[str, Any]:
-        """What `load` needs to build this object."""
+        """The manifest's description, from which `load` builds this object."""
         described = self.descriptor
         return describe_setup(self, self.method, self._plan.spec) | {
             "descriptor": self._descriptor_name,

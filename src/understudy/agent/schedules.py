@@ -47,6 +47,6 @@ class Schedules:
         self.set_by_hand |= set(names)
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest says of them; a user's own function has no description."""
+        """Describe the schedules for a manifest; a user's own function is described as None."""
         curves = {name: describe(schedule) for name, schedule in self.schedules.items()}
         return {"schedules": curves, "set_by_hand": sorted(self.set_by_hand)}

@@ -29,7 +29,7 @@ class LoadedLearner:
 @final
 @dataclass(frozen=True)
 class TrainerFactory:
-    """What a trainer is made from."""
+    """Makes trainers from a setup, a source of environments and an optional cluster."""
 
     setup: TrainingSetup
     source: Source
@@ -81,5 +81,5 @@ class TrainerFactory:
 
     @property
     def _learner_setup(self) -> TrainingSetup:
-        """The learner's setting, which counts the environments of all collectors."""
+        """The learner's setup, which counts the environments of all collectors."""
         return self.setup if self.cluster is None else widened(self.setup, self.cluster)

@@ -17,7 +17,7 @@ from understudy.training.trainer import Trainer
 @final
 @dataclass
 class Summary:
-    """What `train` returns."""
+    """The result of `train`."""
 
     steps: int
     seconds: float

@@ -1,1 +1,1 @@
-"""Quality-diversity: not one best policy, but the best of every kind."""
+"""Quality-diversity: the best policy of every behavior instead of a single best one."""

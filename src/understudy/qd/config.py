@@ -67,13 +67,13 @@ class PGAMEConfig(QDConfig):
     MAP-Elites, the other half follows the gradient of TD3's critic."""
 
     gradient_share: float = setting(0.5, at_least=0.0, at_most=1.0)
-    """Share of a generation that comes from the gradient, TD3's own (greedy) actor among it."""
+    """Share of a generation that comes from the gradient, including TD3's own (greedy) actor."""
     critic_steps: int = setting(300, at_least=1)
     """TD3 updates after each generation."""
     policy_steps: int = setting(100, at_least=0)
     """Gradient steps that an offspring takes."""
     policy_learning_rate: float = setting(1e-3, at_least=0.0)
-    """Adam's step size in these."""
+    """Adam's step size of these gradient steps."""
     learning_rate: float = setting(3e-4, at_least=0.0)
     """Adam's step size for critics and greedy actor."""
     critic_hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
@@ -81,7 +81,7 @@ class PGAMEConfig(QDConfig):
     batch_size: int = setting(256, at_least=1)
     """Transitions per update and gradient step."""
     buffer_size: int = setting(1_000_000, at_least=1)
-    """Transitions that replay holds, of all evaluations alike."""
+    """Transitions in replay, from all evaluations."""
     gamma: float = setting(0.99, at_least=0.0, at_most=1.0)
     """Discount per step."""
     tau: float = setting(0.005, above=0.0, at_most=1.0)
@@ -93,7 +93,7 @@ class PGAMEConfig(QDConfig):
     noise_clip: float = setting(0.5, at_least=0.0)
     """Bound of the smoothing noise."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialized critics; the smallest opinion counts."""
+    """Independently initialized critics; the smallest value counts."""
     reward_scale: float = setting(1.0)
     """Factor on rewards when a batch is sampled."""
 

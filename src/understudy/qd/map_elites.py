@@ -64,7 +64,7 @@ class State(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What is illuminated and how: the steps of a generation, as pure functions of the state."""
+    """The settings of an illumination, and the steps of a generation as pure functions."""
 
     td3: TD3
     """The algorithm whose agents the policies are; its critics guide the gradient."""
@@ -254,7 +254,7 @@ class Illuminator(abc.ABC):
     def close(self) -> None:
         """Release environments."""
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the device."""
         jax.block_until_ready(self.state)
 

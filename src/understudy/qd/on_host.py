@@ -13,7 +13,7 @@ from understudy.training.episode_runner import EpisodeResults, EpisodeRunner, On
 from understudy.training.program_cache import shared
 from understudy.types import Chunk, Tree
 
-STEPS_AT_ONCE = 100  # that are added to replay, if it holds more
+STEPS_AT_ONCE = 100  # added to replay in one call, if replay is larger
 
 
 @final

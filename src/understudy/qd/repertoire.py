@@ -1,6 +1,6 @@
-"""A repertoire: in every cell of the space of behaviors the best policy found there.
+"""A repertoire: for every cell of the space of behaviors the best policy found there.
 
-Nothing here changes a repertoire: `add` gives a new one. All functions can be jitted.
+All functions are pure and can be jitted; `add` returns a new repertoire.
 """
 
 from typing import Any, NamedTuple, final
@@ -31,17 +31,18 @@ class Repertoire(eqx.Module):
 
 
 class Added(NamedTuple):
-    """What became of the candidates."""
+    """The numbers of candidates that were inserted, rejected and clipped."""
 
     inserted: Int32[Array, ""]
     rejected_not_finite: Int32[Array, ""]
-    clipped: Int32[Array, ""]  # out of bounds, and so taken for the cell at the edge
+    clipped: Int32[Array, ""]  # out of bounds: they count for the cell at the edge
 
 
 def empty(cells: Cells, policy_template: Tree) -> Repertoire:
-    """For policies with the shapes and dtypes of `policy_template`, a single one."""
+    """Return an empty repertoire for policies with the shapes and dtypes of `policy_template`, a
+    single policy."""
     count = cells.count
-    # Copies, so that a program may be given the repertoire for good.
+    # The cells are copied, so that the repertoire can be donated to a program.
     return Repertoire(
         policies=jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), policy_template),
         fitness=jnp.full(count, -jnp.inf, jnp.float32),
@@ -58,10 +59,10 @@ def add(
     descriptor: Float[Array, "batch size"],
     born: Int32[Array, " batch"],
 ) -> tuple[Repertoire, Added]:
-    """A candidate takes its cell if it is fitter than all others, there and among the candidates;
-    of equally fit ones the first to be `born`. So a cell is never lowered, and neither the order
-    of the candidates matters nor in how many calls they come, as long as no two are born at once.
-    """
+    """Add candidates. A candidate takes its cell if it is fitter than the policy there and than all
+    other candidates for it; of equally fit ones the lowest `born` wins. The fitness of a cell never
+    decreases. The result depends neither on the order of the candidates nor on how they are divided
+    among calls, if the numbers `born` are unique."""
     finite = jnp.isfinite(fitness) & jnp.all(jnp.isfinite(descriptor), axis=-1)
     clipped = finite & ~is_inside(repertoire.cells, descriptor)
     cell = repertoire.cells.cell_of(descriptor)
@@ -88,9 +89,9 @@ def _winners(
     fitness: Float[Array, " batch"],
     born: Int32[Array, " batch"],
 ) -> Bool[Array, " batch"]:
-    """Who takes a cell: one candidate of a cell at most."""
-    held, since = repertoire.fitness[cell], repertoire.born[cell]
-    better = (fitness > held) | ((fitness == held) & (born < since))
+    """Return which candidates take a cell: at most one for each cell."""
+    present, since = repertoire.fitness[cell], repertoire.born[cell]
+    better = (fitness > present) | ((fitness == present) & (born < since))
 
     def first(numbers: Int32[Array, " batch"], among: Bool[Array, " batch"]) -> Array:
         numbers = jnp.where(among, numbers, NEVER)
@@ -98,49 +99,48 @@ def _winners(
         return among & (numbers == least[cell])
 
     fittest = better & (fitness == repertoire.fitness.at[cell].max(fitness)[cell])
-    # Two rows in one place would leave a policy of both: where somebody numbers births badly,
-    # the row decides.
+    # Two rows of one cell would mix two policies: if `born` is not unique, the row decides.
     return first(jnp.arange(len(cell), dtype=jnp.int32), first(born, fittest))
 
 
 def sample(repertoire: Repertoire, key: Key, count: int) -> Tree:
-    """`count` policies [count, ...], each drawn from all with equal chance, with replacement. An
-    empty repertoire gives zeros."""
+    """Sample `count` policies [count, ...] uniformly with replacement. An empty repertoire gives
+    zeros."""
     up_to = jnp.cumsum(repertoire.filled)
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(up_to[-1], 1))
     return policies_in(repertoire, jnp.searchsorted(up_to, drawn, side="right"))
 
 
 def policies_in(repertoire: Repertoire, cell: Any) -> Tree:
-    """The policy of a cell, or those of several."""
+    """Return the policy of a cell, or those of several."""
     return jax.tree.map(lambda stacked: stacked[cell], repertoire.policies)
 
 
 def nearest(repertoire: Repertoire, descriptor: Float[Array, " size"]) -> Int32[Array, ""]:
-    """The filled cell whose policy did what is nearest to the `descriptor`, in units of each
-    range. Only a repertoire that has one can be asked."""
+    """Return the filled cell whose measured behavior is nearest to the `descriptor`, in units of
+    each range. The repertoire must not be empty."""
     cells = repertoire.cells
     ranges = jnp.array(cells.high) - jnp.array(cells.low)
     away = jnp.sum(((repertoire.descriptor - descriptor) / ranges) ** 2, axis=-1)
-    # Farther than float32 can say is still nearer than an empty cell.
+    # A distance that overflows float32 is still nearer than an empty cell.
     away = jnp.minimum(away, jnp.finfo(jnp.float32).max)
     return jnp.argmin(jnp.where(repertoire.filled, away, jnp.inf)).astype(jnp.int32)
 
 
 def qd_score(repertoire: Repertoire, offset: float | Scalar) -> Scalar:
-    """The sum over filled cells of what their fitness has above `offset`, a lower bound of it. A
-    policy below the bound counts nothing: filling a cell never lowers the score."""
+    """Return the sum of `fitness - offset` over filled cells. A policy below the offset counts as
+    zero, so that filling a cell never lowers the score."""
     above = jnp.maximum(repertoire.fitness - offset, 0.0)
     return jnp.sum(jnp.where(repertoire.filled, above, 0.0))
 
 
 def coverage(repertoire: Repertoire) -> Scalar:
-    """The fraction of the cells that is filled, in [0, 1]."""
+    """Return the fraction of filled cells, in [0, 1]."""
     return jnp.mean(repertoire.filled, dtype=jnp.float32)
 
 
 def max_fitness(repertoire: Repertoire) -> Scalar:
-    """-inf where nothing is filled."""
+    """Return the best fitness; -inf if the repertoire is empty."""
     return jnp.max(repertoire.fitness)
 
 

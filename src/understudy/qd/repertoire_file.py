@@ -35,14 +35,12 @@ def unpack(arrays: StateDict, cells: Cells, policy_template: Tree) -> Repertoire
         raise CheckpointError(f"the numbers of the filled cells are not those of {cells}")
     fresh = empty(cells, policy_template)
     fields = _filled_arrays(fresh)
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((len(cell), *x.shape[1:]), x.dtype), fields
+    stored = load_state_dict(
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(cell), *x.shape[1:]), x.dtype), fields),
+        arrays,
     )
-    stored = load_state_dict(shapes, arrays)
-    return Repertoire(
-        **jax.tree.map(lambda all_, some: all_.at[cell].set(some), fields, stored),
-        cells=fresh.cells,
-    )
+    fields = jax.tree.map(lambda all_, some: all_.at[cell].set(some), fields, stored)
+    return Repertoire(**fields, cells=fresh.cells)
 
 
 def refuse_other_cells(path: Path | str, found: Cells, wanted: Cells) -> None:
@@ -65,7 +63,7 @@ def _filled_arrays(repertoire: Repertoire) -> dict[str, Tree]:
 
 
 def describe_cells(cells: Cells) -> dict[str, Any]:
-    """Return what a manifest says of cells; the centroids of a CVT are arrays."""
+    """Describe cells for a manifest. The centroids of a CVT are stored as an array."""
     bounds = {"low": cells.low, "high": cells.high}
     if isinstance(cells, Grid):
         return {"kind": "grid", "shape": cells.shape, **bounds}

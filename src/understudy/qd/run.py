@@ -37,7 +37,7 @@ class Position:
 @final
 @dataclass
 class QDSummary:
-    """What `illuminate` returns."""
+    """The result of `illuminate`."""
 
     evaluations: int
     seconds: float
@@ -84,7 +84,7 @@ class TrainableRepertoire(Trainable):
         number = max(1, min(iterations, int(SECONDS_AT_ONCE * self._pace)))
         before = time.perf_counter()
         self.illuminator.advance(number)
-        self.illuminator.settle()
+        self.illuminator.wait()
         self._pace = number / max(time.perf_counter() - before, 1e-9)
         self.position.generations = int(self.illuminator.state.generation)
         self._add_counts()
@@ -147,8 +147,8 @@ class TrainableRepertoire(Trainable):
         cells = np.flatnonzero(state.repertoire.filled)
         if not self.reevaluation_episodes or not len(cells):
             return {}
-        again = self.illuminator.reevaluate(cells, self.reevaluation_episodes)
-        found = metrics(corrected(state.repertoire, cells, *again), state.offset)
+        results = self.illuminator.reevaluate(cells, self.reevaluation_episodes)
+        found = metrics(corrected(state.repertoire, cells, *results), state.offset)
         self.corrected = {name: float(value) for name, value in found.items()}
         return {f"qd/corrected_{name}": value for name, value in self.corrected.items()}
 

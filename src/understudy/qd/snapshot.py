@@ -1,4 +1,4 @@
-"""Everything that changes in an illumination, as arrays of a checkpoint and back again."""
+"""The state of an illumination as arrays of a checkpoint, and back."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,7 @@
-"""How the space of behaviors is cut into cells: a grid, or the cells of a centroidal Voronoi
-tessellation (CVT), each of the points nearest to its center.
+"""The cells of the space of behaviors: a grid, or a centroidal Voronoi tessellation (CVT), whose
+cells hold the points nearest to their centers.
 
-Distances are in units of each range, so that numbers of unlike ranges weigh alike. A point out of
+Distances are in units of each range, so that all dimensions have equal weight. A point out of
 bounds belongs to the cell at the edge.
 """
 
@@ -22,8 +22,8 @@ BUCKETS = 1_024
 
 @final
 class Grid(eqx.Module):
-    """Boxes of one size, counted like the digits of a number, the last axis fastest. A box has its
-    lower edges; the last one along an axis has the upper edge too."""
+    """Boxes of one size in C order: the last axis varies fastest. A box includes its lower edges;
+    the last box along an axis includes the upper edge too."""
 
     shape: tuple[int, ...] = eqx.field(static=True)
     low: tuple[float, ...] = eqx.field(static=True)
@@ -65,7 +65,7 @@ class Grid(eqx.Module):
 
 @final
 class Cvt(eqx.Module):
-    """Each point belongs to the nearest centroid, of several to the first."""
+    """Each point belongs to the nearest centroid; of equally near ones to the first."""
 
     centroids: Float[Array, "cells size"]
     low: tuple[float, ...] = eqx.field(static=True)
@@ -98,7 +98,7 @@ class Cvt(eqx.Module):
 
     def cell_of(self, descriptor: Float[Array, "*batch size"]) -> Int32[Array, "*batch"]:
         here, centers = unit(self, descriptor), unit(self, self.centroids)
-        # Axis by axis, so that nothing of [batch, cells, size] has to be kept.
+        # Axis by axis, which avoids an array [batch, cells, size].
         squares = [(here[..., None, axis] - centers[..., axis]) ** 2 for axis in range(self.size)]
         return jnp.argmin(sum(squares[1:], squares[0]), axis=-1).astype(jnp.int32)
 
@@ -107,8 +107,8 @@ Cells = Grid | Cvt
 
 
 def unit(cells: Cells, descriptor: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
-    """Where a descriptor lies in its ranges: from 0, at or below `low`, to 1, at or above `high`.
-    What is no number lies at 0."""
+    """Scale a descriptor to the unit box and clip it: 0 is at or below `low`, 1 at or above `high`.
+    NaN becomes 0."""
     low, high = jnp.array(cells.low), jnp.array(cells.high)
     known = jnp.where(jnp.isnan(descriptor), low, descriptor)
     return (jnp.clip(known, low, high) - low) / (high - low)
@@ -120,16 +120,16 @@ def is_inside(cells: Cells, descriptor: Float[Array, "*batch size"]) -> Bool[Arr
 
 
 def make_grid(shape: Sequence[int], low: Sequence[float], high: Sequence[float]) -> Grid:
-    """So many cells along each axis, between the bounds."""
+    """Make a grid with that many cells along each axis, between the bounds."""
     return Grid(tuple(map(int, shape)), tuple(map(float, low)), tuple(map(float, high)))
 
 
 def make_cvt(
     count: int, low: Sequence[float], high: Sequence[float], seed: int = 0, samples: int = 50_000
 ) -> Cvt:
-    """So many cells of about one size, by Lloyd's algorithm on uniform `samples`: each centroid
-    moves to the mean of the samples that are nearest to it, and again. By NumPy, so that a seed
-    gives the same cells on every device."""
+    """Make that many cells of about one size by Lloyd's algorithm on uniform `samples`: each
+    centroid repeatedly moves to the mean of the samples nearest to it. NumPy computes it, so that a
+    seed gives the same cells on every device."""
     bounds = tuple(map(float, low)), tuple(map(float, high))
     _check_bounds(*bounds)
     if count < 1:
@@ -147,7 +147,7 @@ def make_cvt(
         members = np.bincount(nearest, minlength=count)
         for axis in range(size):
             sums = np.bincount(nearest, buckets.points[:, axis], minlength=count)
-            # A centroid that no sample is nearest to stays where it is.
+            # A centroid without samples stays where it is.
             np.divide(sums, members, out=centroids[:, axis], where=members > 0)
         previous = nearest
     return Cvt(_in_units(centroids, *bounds), *bounds)
@@ -155,8 +155,8 @@ def make_cvt(
 
 @final
 class _Buckets:
-    """Points in the unit box, neighbors together: all of a bucket share the few centroids that
-    can be nearest to them."""
+    """Points in the unit box, grouped into buckets of neighbors. The points of a bucket share a few
+    centroids that can be nearest to them."""
 
     def __init__(self, points: np.ndarray):
         samples, size = points.shape
@@ -175,7 +175,7 @@ class _Buckets:
         found = np.empty(len(self.points), int)
         for middle, start, end in zip(self._middles, self._ends, self._ends[1:], strict=False):
             away = np.sqrt(_squared_distances(middle[None], centroids)[0])
-            # By the triangle's inequality; a little more, for rounding.
+            # The triangle inequality, with a margin for rounding.
             near = np.flatnonzero(away <= away.min() + 2.001 * self._radius)
             away = _squared_distances(self.points[start:end], centroids[near])
             found[start:end] = near[np.argmin(away, axis=1)]
@@ -183,7 +183,7 @@ class _Buckets:
 
 
 def _squared_distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[points, others]. Axis by axis: NumPy is slow where it sums a few numbers at a time."""
+    """Return [points, others]. Axis by axis, because NumPy is slow at short sums."""
     total = (points[:, 0, None] - others[:, 0]) ** 2
     for axis in range(1, points.shape[1]):
         total += (points[:, axis, None] - others[:, axis]) ** 2
@@ -191,8 +191,8 @@ def _squared_distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _spread_evenly(count: int, start: np.ndarray) -> np.ndarray:
-    """The first points of Roberts' sequence from `start`: multiples of powers of the number g
-    that solves g^(size + 1) = g + 1, the golden ratio in one dimension."""
+    """Return the first points of Roberts' sequence from `start`: multiples of powers of the number
+    g that solves g^(size + 1) = g + 1, the golden ratio in one dimension."""
     size, ratio = len(start), 2.0
     for _ in range(60):
         ratio = (1 + ratio) ** (1 / (size + 1))
@@ -201,7 +201,7 @@ def _spread_evenly(count: int, start: np.ndarray) -> np.ndarray:
 
 
 def _in_units(places: np.ndarray, low: tuple[float, ...], high: tuple[float, ...]) -> Array:
-    """From the unit box to the bounds."""
+    """Scale from the unit box to the bounds."""
     return jnp.asarray(np.array(low) + places * (np.array(high) - np.array(low)), jnp.float32)
 
 

@@ -46,7 +46,7 @@ class Run:
     stop: int
     """The count at which the run ends."""
     metadata: dict[str, Any]
-    """What runs, for `run.json` and for loggers."""
+    """The description of the run for `run.json` and loggers."""
     title: str
 
     def execute(
@@ -66,8 +66,8 @@ class Run:
         with contextlib.ExitStack() as stack:
             self._directory, outputs = None, []
             if path is not None:
-                kept = self.config.keep_checkpoints
-                directory = RunDirectory(path, trainable, metadata, self.title, kept)
+                keep = self.config.keep_checkpoints
+                directory = RunDirectory(path, trainable, metadata, self.title, keep)
                 self._directory = stack.enter_context(directory)
                 outputs.append(directory.log)
             for each in open_loggers(logger, path, metadata, self.title):
@@ -116,7 +116,7 @@ class Run:
     def _report(self) -> bool:
         """Log and evaluate if that is due; return False if a callback asks to stop.
 
-        What is due follows from the last row of the log. A resumed run therefore begins with the
+        Rows are due relative to the last row of the log. A resumed run therefore begins with the
         rows that were due before its interruption."""
         trainable, intervals = self.trainable, self.config.intervals(self.trainable.batch)
         count, logged = trainable.count, trainable.position.logged * trainable.batch
@@ -126,8 +126,8 @@ class Run:
             return True
         seconds = self._tick() - self._clock
         # Evaluate first: an evaluation may be interrupted, and metrics can be read only once.
-        together = evaluating and intervals.evaluate is not None
-        scores = self._evaluate() if together else {}
+        in_one_row = evaluating and intervals.evaluate is not None
+        scores = self._evaluate() if in_one_row else {}
         stopping = self._log(trainable.metrics(seconds) | scores)
         if (ended or stopping) and not scores and (scores := self._evaluate()):
             self._log(trainable.counters() | scores)

@@ -13,11 +13,11 @@ Capture = Callable[[bool], tuple[Mapping[str, Arrays], Mapping[str, Any]]]
 
 
 class Trainable(abc.ABC):
-    """What a run advances, logs, evaluates and saves. Abstract; the final ones are
+    """An object that a run advances, logs, evaluates and saves. Abstract; the final ones are
     `agent.training.TrainableAgent` and `qd.run.TrainableRepertoire`."""
 
     unit: ClassVar[str]
-    """What `count` counts, a key of `UNITS`."""
+    """The unit of `count`, a key of `UNITS`."""
     batch: int
     """Growth of `count` in one iteration: the environments, or the policies of a generation."""
     position: Any
@@ -45,15 +45,15 @@ class Trainable(abc.ABC):
 
     @abc.abstractmethod
     def metrics(self, seconds: float) -> LogRow:
-        """The metrics since the last call, which was so many seconds of advancing ago."""
+        """Return a row with the metrics since the last call; `seconds` were spent advancing."""
 
     @abc.abstractmethod
     def counters(self) -> LogRow:
-        """The part of a row that says when it was."""
+        """Return the counts at which a row is logged."""
 
     @abc.abstractmethod
     def evaluate(self) -> LogRow:
-        """Play episodes, and return what is logged of them."""
+        """Play episodes, and return their part of a row."""
 
     @abc.abstractmethod
     def memory_settings(self) -> dict[str, int]:

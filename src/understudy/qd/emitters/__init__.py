@@ -1,5 +1,4 @@
-"""What new policies come from. An emitter is asked for policies and told when they were
-evaluated."""
+"""Emitters, which make the policies of a generation (ask) and learn from their evaluation (tell)."""
 
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.emitters.combined import CombinedEmitter

@@ -1,4 +1,4 @@
-"""The protocol of an emitter: ask it for policies, evaluate them, tell it that it was done."""
+"""The interface of emitters: ask for policies, evaluate them, tell that they were evaluated."""
 
 import abc
 from typing import Any
@@ -9,20 +9,20 @@ from understudy.types import Key, Tree
 
 
 class Emitter(abc.ABC):
-    """Makes a part of each generation. Pure functions: what changes is in its state."""
+    """Makes a part of each generation. Abstract. Its methods are pure functions of its state."""
 
-    size: int  # policies that it gives when asked
+    size: int  # policies per generation
 
     def init(self, key: Key) -> Any:
-        """What it carries from generation to generation."""
+        """Return the state before the first generation."""
         return ()
 
     @abc.abstractmethod
     def ask(
         self, state: Any, repertoire: Repertoire, experience: ReplayState | None, key: Key
     ) -> Tree:
-        """Policies to evaluate, [size, ...]. The repertoire is not empty."""
+        """Return policies to evaluate, [size, ...]. The repertoire is not empty."""
 
     def tell(self, state: Any, experience: ReplayState | None) -> Any:
-        """The state after a generation was evaluated, all of it: `experience` holds its steps."""
+        """Return the state after a generation, whose steps are in the `experience`."""
         return state

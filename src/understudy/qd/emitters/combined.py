@@ -1,4 +1,4 @@
-"""Several emitters as one."""
+"""Several emitters that act as one."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -14,7 +14,7 @@ from understudy.types import Key, Tree
 
 @final
 class CombinedEmitter(Emitter):
-    """Each makes its part of the generation, and all are told of the whole."""
+    """Each emitter makes a part of the generation; all of them learn from the whole."""
 
     def __init__(self, emitters: Sequence[Emitter]):
         self.emitters = [emitter for emitter in emitters if emitter.size]

@@ -29,8 +29,8 @@ class IsoLine(Emitter):
 
 
 def vary(x: Tree, y: Tree, iso_sigma: float, line_sigma: float, key: Key) -> Tree:
-    """Offspring of the parents `x` and `y`, [size, ...] each. The step along the line is one
-    number for a whole policy, the noise is every weight's own."""
+    """Return the offspring of the parents `x` and `y`, [size, ...] each. A policy has one step
+    along the line; each weight has its own noise."""
     leaves, structure = jax.tree.flatten(x)
     line_key, *keys = jax.random.split(key, len(leaves) + 1)
     along = line_sigma * jax.random.normal(line_key, (len(leaves[0]),))

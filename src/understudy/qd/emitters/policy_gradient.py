@@ -1,7 +1,7 @@
 """Variation by TD3's critic (Nilsson and Cully, "Policy Gradient Assisted MAP-Elites", GECCO 2021).
 
-Critics and greedy actor are those of the library's own TD3, trained by its own update on the steps
-of all evaluations. Offspring climb the same critic by the same objective, all at once.
+Critics and greedy actor are those of the library's TD3, trained by its update on the steps of all
+evaluations. All offspring follow the gradient of the same critic at once.
 """
 
 from functools import partial
