@@ -1,4 +1,4 @@
-"""Emitters, which make the policies of a generation (ask) and learn from their evaluation (tell)."""
+"""Emitters make the policies of a generation (ask) and learn from their evaluation (tell)."""
 
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.emitters.combined import CombinedEmitter
