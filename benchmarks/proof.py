@@ -55,8 +55,7 @@ from proof_report import (
 import understudy as us
 from understudy.agent import agent_class
 from understudy.runs import checkpoint
-from understudy.runs.files import write_whole
-from understudy.runs.lock import lock_directory
+from understudy.runs.files import lock_directory, write_whole
 
 HERE = Path(__file__).resolve().parent
 LOG_EVERY = 500  # steps between looks at the clock

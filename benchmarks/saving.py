@@ -19,7 +19,7 @@ from host_parts import begin, settle
 
 import understudy as us
 from understudy.runs import checkpoint
-from understudy.runs.background_writer import BackgroundWriter
+from understudy.runs.run_directory import BackgroundWriter
 
 INTERVAL = 50_000
 

@@ -28,7 +28,7 @@ from understudy.reports.report import report
 from understudy.runner import Node
 from understudy.runs import checkpoint, files
 from understudy.runs.csv_log import CsvLog
-from understudy.runs.lock import lock_directory
+from understudy.runs.files import lock_directory
 from understudy.runs.loggers import add_id
 from understudy.runs.policy_file import save_policy
 

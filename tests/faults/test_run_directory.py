@@ -12,7 +12,7 @@ import pytest
 import understudy as us
 from tests.faults.resume_cases import QUICK, make
 from understudy.runs import checkpoint
-from understudy.runs.lock import lock_directory
+from understudy.runs.files import lock_directory
 from understudy.training.episode_runner import EpisodeResults
 from understudy.types import CheckpointError, ConfigError
 

@@ -1,17 +1,21 @@
-"""Write and remove files as a whole, and never through a symbolic link.
+"""Write and remove files as a whole, never through a symbolic link, and lock directories.
 
 A file has a hidden random name until it is complete. This module does not import JAX.
 """
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from understudy.errors import ConfigError
+from understudy.errors import CheckpointError, ConfigError
 
+LOCK = "run.lock"  # in a run directory
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -86,3 +90,37 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+@contextlib.contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Lock a directory against other runs. The operating system holds the lock as long as the
+    process lives: a process that was killed leaves the file behind, but no lock."""
+    path = directory / LOCK
+    file = _acquire(path)
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the directory itself may be gone
+            path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _acquire(path: Path) -> int:
+    while True:
+        refuse_link(path)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(file, 200).decode(errors="replace").strip()
+            os.close(file)
+            raise CheckpointError(
+                f"{path.parent} is in use by another run ({holder or 'unknown'}): wait for "
+                "it, stop it, or choose another directory"
+            ) from None
+        if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+            return file
+        os.close(file)  # the run that held the lock has just removed the file

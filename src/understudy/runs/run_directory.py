@@ -3,7 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -13,15 +14,14 @@ import numpy as np
 from understudy.errors import CheckpointError, ConfigError, UnderstudyError
 from understudy.reading import read_bytes
 from understudy.runs import checkpoint
-from understudy.runs.background_writer import BackgroundWriter
 from understudy.runs.csv_log import UNITS, CsvLog, LogRow, read_csv
-from understudy.runs.files import refuse_link, write_whole
-from understudy.runs.lock import lock_directory
+from understudy.runs.files import lock_directory, refuse_link, write_whole
 from understudy.runs.policy_file import save_policy
 from understudy.runs.trainable import Trainable
 
 LOG, CURVE, RUN_JSON = "progress.csv", "learning_curve.png", "run.json"
 POLICY = "policy.safetensors"
+MOST_FAILURES = 3  # of writes in a row
 
 _log = logging.getLogger("understudy.runs")
 
@@ -149,3 +149,49 @@ def _make_writable(directory: Path) -> None:
         write_whole(directory / "probe", b"").unlink()
     except OSError as error:
         raise ConfigError(f"{directory} cannot be written to: {error.strerror}") from error
+
+
+@final
+class BackgroundWriter:
+    """Runs one write at a time in a thread. A failed write is logged, and the run continues,
+    because the checkpoint before it still exists. The third failure in a row ends the run."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "understudy-saver")
+        self._pending: Future[object] | None = None
+        self._failures = 0
+
+    def submit(self, name: str, write: Callable[[], object]) -> None:
+        """Call `write` in the thread, once the write before it has ended: so memory is bounded.
+        Wait for it if its failure would end the run."""
+        self.wait()
+        self._name = name
+        self._pending = self._thread.submit(write)
+        if self._failures == MOST_FAILURES - 1:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        try:
+            pending.result()
+            self._failures = 0
+        except (OSError, CheckpointError) as error:
+            self._failures += 1
+            _log.error("%s was not written: %s", self._name, error)
+            if self._failures >= MOST_FAILURES:
+                raise CheckpointError(
+                    f"{self._failures} checkpoints in a row could not be written, the last one "
+                    f"because: {error}"
+                ) from error
+
+    def close(self) -> None:
+        """Wait for the last write, and raise an error if it failed."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+        if self._failures:
+            raise CheckpointError(f"{self._name}, the last of this run, could not be written")
