@@ -282,4 +282,6 @@ def test_shares_of_a_generation(share, sizes):
     learns = share > 0.1
     assert chosen.learns is learns
     assert isinstance(parts[-1], PolicyGradient) is learns
-    assert (jax.eval_shape(chosen.begin).experience is not None) is learns
+    assert (
+        jax.eval_shape(chosen.empty_state, KEY, chosen.cells()).experience is not None
+    ) is learns
