@@ -154,13 +154,7 @@ class EnvRows:
         if self._has_abnormal_entry or (
             self._inexact and not np.vdot(following, following) <= LIMIT * LIMIT
         ):
-            self._has_abnormal_entry = False
-            for index in chosen:
-                problem = self._clip(index, following)
-                if problem is not None:
-                    self._drop_episode(index, problem, arrays)
-                    if index not in ended:
-                        ended.append(index)
+            ended += self._clip_rows(chosen, arrays, ended)
         if descriptor is not None:
             self._describe(chosen, descriptor)
         for index in ended:
@@ -299,6 +293,18 @@ class EnvRows:
         except (RuntimeWarning, FloatingPointError):  # too large for float32; `_clip` will see
             with np.errstate(over="ignore"):
                 out[index] = observation
+
+    def _clip_rows(self, rows: Sequence[int], arrays: StepArrays, ended: list[int]) -> list[int]:
+        """Clip absurd numbers, and drop the episodes of rows that are not finite; returns those
+        among them that had not `ended`."""
+        self._has_abnormal_entry = False
+        dropped = []
+        for index in rows:
+            problem = self._clip(index, arrays.next_observation)
+            if problem is not None:
+                self._drop_episode(index, problem, arrays)
+                dropped.append(index)
+        return [index for index in dropped if index not in ended]
 
     def _clip(self, index: int, out: np.ndarray) -> str | None:
         """Clip absurd numbers of a row; returns the problem where some are not finite."""
