@@ -198,7 +198,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(trained, tmp_path):
     assert type(agent).load(tmp_path / "a").steps == agent.steps
 
 
-@pytest.mark.fault(32, "without its experience a run goes on only when asked, after refilling")
+@pytest.mark.fault(32, "without its experience a run continues only on request, after refilling")
 def test_without_its_experience_an_agent_refills_before_it_learns(trained, tmp_path):
     agent, _, _ = trained
     agent.save(tmp_path / "a", experience=False)

@@ -20,7 +20,7 @@ def refusal(config, **settings) -> str:
     return message
 
 
-@pytest.mark.fault(15, "an unknown field is answered with the nearest name")
+@pytest.mark.fault(15, "the error names the nearest field")
 @configs
 def test_an_unknown_field_is_answered_with_the_nearest(config):
     assert "'learning_rte' (did you mean 'learning_rate'?)" in refusal(config, learning_rte=1e-3)

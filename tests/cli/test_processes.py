@@ -10,7 +10,7 @@ pytestmark = pytest.mark.processes
 COMMAND = [sys.executable, "-m", "understudy.cli"]
 
 
-@pytest.mark.fault(34, "Ctrl-C and SIGTERM: a checkpoint, exit 130 or 143, then resume")
+@pytest.mark.fault(34, "Ctrl-C and SIGTERM: a checkpoint, exit code 130 or 143, then resume")
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
@@ -52,7 +52,7 @@ def test_a_signal_ends_a_run_that_can_go_on(run, tiny, tmp_path, number, code):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(38, "without a terminal and with closed stdin a run goes as usual")
+@pytest.mark.fault(38, "a run works without a terminal and with a closed stdin")
 def test_without_a_terminal_and_with_closed_stdin(tmp_path, tiny):
     """The first file that is opened then gets the number 0, which workers inherit."""
     words = [

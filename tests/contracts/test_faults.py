@@ -1,7 +1,4 @@
-"""The table of faults in docs/faults.md is made from the tests.
-
-`python tests/contracts/test_faults.py` writes it anew.
-"""
+"""docs/faults.md is made from the tests: `python tests/contracts/test_faults.py` writes it."""
 
 import ast
 from collections import defaultdict
@@ -24,16 +21,16 @@ FAULTS = {
         9: "the policy gives NaN",
         10: "actions and their bounds",
         11: "a space that the algorithm cannot use",
-        12: "all the ways in which an episode can end",
+        12: "the ways in which an episode can end",
         13: "an array is returned twice, an action changed",
         14: "an episode never ends",
     },
     "Settings": {
-        15: "a field is misspelt",
+        15: "a field is misspelled",
         16: "values are out of range",
         17: "a value has the wrong type",
         18: "the same seed, another seed",
-        19: "the replay ring does not fit into memory",
+        19: "the replay buffer does not fit into memory",
     },
     "Numbers": {
         20: "an update is not finite",
@@ -49,7 +46,7 @@ FAULTS = {
         28: "a file is malicious",
         29: "a checkpoint of something else",
         30: "stopped and resumed",
-        31: "everything in the State",
+        31: "completeness of the training state",
         32: "the experience is missing",
         33: "two runs in one directory",
     },
@@ -57,23 +54,23 @@ FAULTS = {
         34: "SIGINT and SIGTERM",
         35: "a logger or tracker is down",
         36: "a callback raises",
-        37: "what is left after an exit",
+        37: "processes and files after an exit",
         38: "no terminal, no stdin, a notebook, spawn and fork",
     },
     "Clusters": {
         39: "a collector is killed",
         40: "all collectors are gone",
         41: "the learner's process is killed",
-        42: "a process falls silent, and speaks again",
+        42: "a process does not answer, and later does",
         43: "the object store is full, or loses something",
         44: "a policy is too old",
-        45: "Ray is missing, too old or out of reach",
+        45: "Ray is missing, too old or unreachable",
     },
     "Quality-diversity": {
         46: "a fitness or a descriptor is not finite",
         47: "a descriptor is out of bounds",
         48: "an evaluation fails, or its worker dies",
-        49: "what a repertoire holds",
+        49: "contents of a repertoire",
         50: "a repertoire of something else",
     },
     "Hostile and broken files": {
@@ -81,19 +78,19 @@ FAULTS = {
         52: "a checkpoint names a Ray to join",
         53: "a file of a run directory is a link",
         54: "killed while a checkpoint is removed",
-        55: "a policy file asks for more than it holds",
-        56: "a manifest is no file, or not what this library writes",
+        55: "a policy file requests more memory than its size justifies",
+        56: "a manifest is not a file, or has wrong content",
         57: "files with random changes",
         58: "SIGINT while a command starts",
         59: "flags or rewards of the wrong type",
         60: "an environment's `close()` raises, or its `step()` exits",
     },
 }
-INTRODUCTION = """# When things go wrong
+INTRODUCTION = """# Faults
 
-What happens, and which tests hold it. The table is made from the tests' own marks
-(`python tests/contracts/test_faults.py`); a row without a test fails the suite. Long ones run with
-`make test-slow`, the others with `make test`.
+This page lists faults, their outcomes and the tests that check them. It is made from the markers of
+the tests (`python tests/contracts/test_faults.py`); a fault without a test fails the suite. Long
+tests run with `make test-slow`, the others with `make test`.
 """
 
 
@@ -120,7 +117,7 @@ def found() -> dict[int, list[tuple[str, str]]]:
 def page() -> str:
     tests, lines = found(), [INTRODUCTION]
     for title, faults in FAULTS.items():
-        lines += [f"## {title}\n", "| | fault | what happens | test |", "|---|---|---|---|"]
+        lines += [f"## {title}\n", "| | fault | outcome | test |", "|---|---|---|---|"]
         for number, fault in faults.items():
             shown, told = f"{number} | {fault}", None
             for outcome, test in tests[number]:

@@ -88,7 +88,7 @@ def test_two_collectors_find_what_one_process_finds(alone, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(39, "its share of a generation is played again, and tells no step twice")
+@pytest.mark.fault(39, "its episodes of a generation are played again, and no step counts twice")
 def test_a_collector_that_is_killed_changes_nothing(alone, tmp_path):
     troubled = make(partial(Swing, tmp_path, trouble_at(3, 1, "die")), two())
     summary = troubled.illuminate(3 * SIZE, **QUIET)
@@ -99,7 +99,7 @@ def test_a_collector_that_is_killed_changes_nothing(alone, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(42, "silent for too long: killed and replaced, its answers are not heard")
+@pytest.mark.fault(42, "no answer in time: killed and replaced, its late answers are ignored")
 def test_a_silent_collector_is_replaced(alone, tmp_path, monkeypatch):
     silent, leaps = tmp_path / "sleep", []
 
@@ -118,7 +118,9 @@ def test_a_silent_collector_is_replaced(alone, tmp_path, monkeypatch):
     troubled.close()
 
 
-@pytest.mark.fault(40, "none to be had within patience: a clear error, and the run can go on")
+@pytest.mark.fault(
+    40, "no collector starts within patience: a clear error, and the run can be resumed"
+)
 def test_collectors_that_cannot_be_had(alone):
     found = make(cluster=two(patience=1.0, cpus_each=3.0))
     with pytest.raises(UnderstudyError, match=r"within 1 s: 2 collectors need 6 cores.* has 4"):

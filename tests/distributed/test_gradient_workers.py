@@ -81,7 +81,7 @@ def test_priorities_are_those_of_one_process(of_ddqn):
     assert_as_one_process("ddqn", learner, experience)
 
 
-@pytest.mark.fault(39, "a gradient worker that is killed is replaced, and its share done again")
+@pytest.mark.fault(39, "a killed gradient worker is replaced, and its shard is computed again")
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
     of_ddqn.metrics()
     supervisor = of_ddqn.supervisor
@@ -106,7 +106,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(of_ddqn, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.fault(
-    42, "a gradient worker that is silent is replaced; what it says later is ignored"
+    42, "a gradient worker that does not answer is replaced; its late answers are ignored"
 )
 def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
     learner, experience = of_ddqn.learn(*given("ddqn"), 0, 10)
@@ -135,7 +135,7 @@ def test_the_late_answers_of_a_silent_worker_are_ignored(of_ddqn, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(43, "a full object store is tried again, a lost object is sent again")
+@pytest.mark.fault(43, "a full object store is tried again; a lost object is sent again")
 def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
     put, get, puts, gets = ray.put, ray.get, [], []
 
@@ -166,7 +166,7 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
         of_ddqn.learn(learner, experience, UPDATES, 1)
 
 
-@pytest.mark.fault(44, "a gradient of a State that is too old is dropped and counted")
+@pytest.mark.fault(44, "a gradient of a stale state is dropped and counted")
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     setup = case("ddqn")[0]
     workers = BatchWorkers(setup, Cluster(**TWO, gradient_mode="async"))

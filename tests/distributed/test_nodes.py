@@ -30,7 +30,7 @@ def nodes(without_ray):
         cluster.shutdown()
 
 
-@pytest.mark.fault(39, "those of a machine that goes are replaced on another")
+@pytest.mark.fault(39, "collectors of a lost machine are replaced on another one")
 def test_a_node_is_removed_in_mid_run(nodes):
     ray, cluster, other = nodes
     agent = cases.sac(cases.Slow, cpus_each=1.0)

@@ -180,7 +180,7 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path):
     resumed.close()
 
 
-@pytest.mark.fault(39, "a gradient worker that keeps replay is replaced; only its part is lost")
+@pytest.mark.fault(39, "a gradient worker that stores replay is replaced; only its shard is lost")
 @pytest.mark.parametrize(
     ("gradient_mode", "victims"),
     [("sync", (0, 1)), ("async", (0,))],

@@ -79,7 +79,7 @@ def replace(collectors, slot, reason="died"):
     collectors.supervisor.replace(slot, reason)
 
 
-@pytest.mark.fault(42, "doubles, late deliveries and such out of turn are ignored and counted")
+@pytest.mark.fault(42, "duplicate, late and out-of-order deliveries are ignored and counted")
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_each_order_of_the_present_attempt_is_taken_once_and_in_turn(said):
     """Ray says that the answer of one order has arrived, and gives that of another."""
@@ -97,7 +97,7 @@ def test_each_order_of_the_present_attempt_is_taken_once_and_in_turn(said):
     assert collectors.ignored == answered - len(taken)
 
 
-@pytest.mark.fault(43, "a lost or refused object: the order is free again, the lane is cut")
+@pytest.mark.fault(43, "a lost or refused object: the order is given again, the lane is cut")
 @pytest.mark.parametrize("name", ["ObjectLostError", "ObjectStoreFullError", "RaySystemError"])
 @pytest.mark.parametrize("of_the_task", [False, True])
 def test_a_lost_delivery(name, of_the_task):
@@ -186,7 +186,7 @@ def _both_delivered(ray, collectors):
     assert len(collectors.deliveries()) == collectors.supervisor.started == 2
 
 
-@pytest.mark.fault(42, "one who is silent for too long is replaced")
+@pytest.mark.fault(42, "a process that does not answer in time is replaced")
 def test_silence_is_measured_while_something_is_ordered(clock):
     ray, collectors = make_collectors()
     supervisor = collectors.supervisor
@@ -202,7 +202,7 @@ def test_silence_is_measured_while_something_is_ordered(clock):
     assert [slot.attempt for slot in collectors.slots] == [1, 0]
 
 
-@pytest.mark.fault(40, "everyone is silent: given up")
+@pytest.mark.fault(40, "no process answers: the run ends")
 def test_everyone_is_silent(clock):
     ray, collectors = make_collectors()
     _both_delivered(ray, collectors)

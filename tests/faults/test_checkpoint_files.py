@@ -27,7 +27,7 @@ def damage(path):
     path.write_bytes(data)
 
 
-@pytest.mark.fault(27, "a damaged checkpoint: the one before it is taken, and that is said")
+@pytest.mark.fault(27, "a damaged checkpoint: the previous one is loaded, with a message")
 @pytest.mark.parametrize("file", [LEARNER, "world.safetensors", checkpoint.MANIFEST])
 @pytest.mark.parametrize("how", ["flip", "cut", "miss"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, file, how):

@@ -64,7 +64,7 @@ def test_a_killed_collector_is_replaced(agent):
     assert victims[0] not in cases.processes_of(agent)
 
 
-@pytest.mark.fault(39, "what it had delivered is kept, and does not run on into what comes next")
+@pytest.mark.fault(39, "its delivered steps stay stored, and the open episode is cut")
 def test_a_death_between_two_deliveries_cuts_the_lane(agent, ray):
     trainer, collectors = agent.trainer, agent.trainer.collectors
 
@@ -91,7 +91,7 @@ def test_all_collectors_are_killed_at_once(agent):
     assert struck(agent, lambda: cases.kill(*cases.processes_of(agent))) == 2
 
 
-@pytest.mark.fault(43, "an object that was lost: other steps are taken instead")
+@pytest.mark.fault(43, "a lost object: other steps are collected instead")
 def test_a_delivery_is_lost(agent, ray, monkeypatch):
     get, lost, supervisor = ray.get, [], cases.supervisor_of(agent)
 
@@ -107,7 +107,9 @@ def test_a_delivery_is_lost(agent, ray, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(42, "a collector that was away: what it says later is not heard")
+@pytest.mark.fault(
+    42, "a collector that was unreachable is replaced; its late deliveries are ignored"
+)
 def test_a_collector_that_was_away_and_comes_back(ray, monkeypatch):
     agent = cases.sac(patience=2.0)
     sleepers = []
@@ -130,7 +132,7 @@ def test_a_collector_that_was_away_and_comes_back(ray, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(39, "in rounds, the round is completed by whoever takes the place")
+@pytest.mark.fault(39, "in sync mode, the replacement completes the round")
 def test_a_killed_collector_does_not_stop_the_round(ray):
     agent = cases.sac(mode="sync")
     assert struck(agent, lambda: cases.kill(cases.processes_of(agent)[1])) == 1
@@ -138,7 +140,7 @@ def test_a_killed_collector_does_not_stop_the_round(ray):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(39, "a gradient worker killed in mid-run: its share is done again")
+@pytest.mark.fault(39, "a gradient worker is killed during a run: its shard is computed again")
 def test_a_killed_gradient_worker_costs_no_update(ray):
     agent = cases.sac(collectors=1, gradient_workers=2)
     supervisor = agent.trainer.workers.supervisor
@@ -154,7 +156,7 @@ def test_a_killed_gradient_worker_costs_no_update(ray):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(40, "collectors that cannot live: a checkpoint, and a clear error")
+@pytest.mark.fault(40, "collectors that always die: a checkpoint, and a clear error")
 def test_collectors_that_cannot_live(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MAX_FAILURES", 2)
     agent = cases.sac(cases.DeadlyElsewhere(), collectors=1)
@@ -166,7 +168,7 @@ def test_collectors_that_cannot_live(ray, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(40, "everyone silent for too long: a checkpoint, and a clear error")
+@pytest.mark.fault(40, "no collector answers in time: a checkpoint, and a clear error")
 def test_collectors_that_all_fall_silent(ray, tmp_path):
     agent = cases.sac(patience=2.0)
     sleepers = []
@@ -188,8 +190,8 @@ def test_collectors_that_all_fall_silent(ray, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(41, "the driver is killed: its collectors end, and the run goes on exactly")
-@pytest.mark.fault(45, "the dashboard of a Ray that is started here is not to be seen outside")
+@pytest.mark.fault(41, "the driver is killed: its collectors end, and the run resumes exactly")
+@pytest.mark.fault(45, "the dashboard of a Ray started here is not reachable from outside")
 def test_the_driver_is_killed_and_the_run_goes_on(ray, tmp_path):
     script = DRIVER.format(run=str(tmp_path / "run"))
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -232,7 +234,9 @@ def _attempts(process):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(44, "steps by too old a policy are dropped and counted, others taken instead")
+@pytest.mark.fault(
+    44, "steps of a stale policy are dropped and counted; others are collected instead"
+)
 def test_a_policy_that_is_too_old(ray):
     agent = cases.sac(max_staleness=1, in_flight=4)
     history = cases.train(agent, STEPS).history
@@ -242,7 +246,7 @@ def test_a_policy_that_is_too_old(ray):
     agent.close()
 
 
-@pytest.mark.fault(45, "no Ray: one line that says how to get it")
+@pytest.mark.fault(45, "no Ray: one line says how to install it")
 def test_ray_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r'needs Ray: pip install "understudy\[ray\]"'):
@@ -260,7 +264,7 @@ def not_joined(monkeypatch):
     return told
 
 
-@pytest.mark.fault(45, "too old a Ray: one line that says which is needed")
+@pytest.mark.fault(45, "a Ray that is too old: one line names the required version")
 def test_ray_is_too_old(not_joined, monkeypatch):
     monkeypatch.setattr("ray.__version__", "2.53.9")
     with pytest.raises(ConfigError, match=r"needs Ray 2\.54 or newer, this is 2\.53\.9: pip"):
@@ -280,7 +284,7 @@ def _listener(calls):
         yield "{}:{}".format(*address)
 
 
-@pytest.mark.fault(45, "nobody there, silence, a line that is always busy: an error within 30 s")
+@pytest.mark.fault(45, "no answer, a silent or a busy address: an error within 30 s")
 def test_ray_is_unreachable(not_joined, monkeypatch):
     assert connecting.SECONDS_TO_ANSWER <= 10
     monkeypatch.setattr(connecting, "SECONDS_TO_ANSWER", 0.5)
@@ -298,14 +302,16 @@ def address(ray):
     return ray.get_runtime_context().gcs_address
 
 
-@pytest.mark.fault(45, "who answers, but may be no Ray, is asked once instead of twenty times")
+@pytest.mark.fault(
+    45, "an address that answers but may not be a Ray is tried once instead of twenty times"
+)
 def test_a_ray_that_answers_is_joined(address, not_joined):
     connecting.connect(address, 1)
     assert [(told["address"], told[connecting.TRIES]) for told in not_joined] == [(address, "1")]
     assert connecting.TRIES not in os.environ
 
 
-@pytest.mark.fault(45, "another Ray than the one joined: an error at once, and nothing is started")
+@pytest.mark.fault(45, "another Ray than the one in use: an error at once; nothing is started")
 def test_another_ray_than_the_one_that_was_joined(ray):
     joined = ray.get_runtime_context().gcs_address
     assert connecting.connect(joined, 1) is ray and connecting.connect("auto", 1) is ray

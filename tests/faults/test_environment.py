@@ -74,7 +74,9 @@ def fresh(row, episode):
     return [row, SEEDS(row, episode) % 997, 0, 0]
 
 
-@pytest.mark.fault(1, "only that environment is rebuilt; its open episode is cut; the log says all")
+@pytest.mark.fault(
+    1, "only that environment is rebuilt; its open episode is cut; the log has the details"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_environment_that_raises_is_rebuilt_alone(make, kind, caplog):
     diaries = [[] for _ in range(ROWS)]
@@ -119,7 +121,7 @@ def test_old_failures_are_forgotten():
         counter.record(faults[2:3])
 
 
-@pytest.mark.fault(1, "a user's own instance is reset, not rebuilt nor closed")
+@pytest.mark.fault(1, "a user's own instance is reset, neither rebuilt nor closed")
 def test_an_instance_of_the_users_is_reset_in_place():
     seeds, diary = EpisodeSeeds(4), []
     plan = {seeds(0, 0): (2, "raise"), seeds(0, 2): (0, "raise")}
@@ -150,7 +152,7 @@ def test_a_reset_that_fails_for_ever(make, kind, episode):
         assert diaries[1].count(f"reset {SEEDS(1, episode)}") == 3
 
 
-@pytest.mark.fault(3, "a reset that works at the second try is survived and counted")
+@pytest.mark.fault(3, "a reset that succeeds at the second try is counted; the run continues")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reset_that_fails_once(make, kind):
     envs = make(kind, at(1, 1, 0, "raise once"))
@@ -192,7 +194,7 @@ def test_what_is_no_number_can_be_dropped(make, kind, what, step):
     assert envs.faults == counts(dropped_episodes=1)
 
 
-@pytest.mark.fault(6, "NaN from a reset: an error, or tried again")
+@pytest.mark.fault(6, "NaN from a reset: an error, or another try")
 def test_a_reset_that_gives_nan(make):
     with pytest.raises(EnvironmentError, match=r"environment 1: the observation is nan.*step 0"):
         make("serial", at(1, 0, 0, "nan")).reset()
@@ -221,7 +223,7 @@ def test_absurd_numbers_are_clipped(make, kind, what, caplog):
     assert np.isfinite(np.square(np.float32(LIMIT)) * 1e8)
 
 
-@pytest.mark.fault(8, "an error: expected against got")
+@pytest.mark.fault(8, "an error with the expected and the actual one")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("what", "problem"),

@@ -99,7 +99,7 @@ class Rude(gymnasium.Env):
         return self.array, 0.0, False, False, {}
 
 
-@pytest.mark.fault(13, "what was given and what was received are copies")
+@pytest.mark.fault(13, "arrays passed to and from an environment are copied")
 def test_arrays_are_never_shared_with_an_environment():
     envs = SerialEnvs([Rude, Rude], EpisodeSeeds(0, 2))
     seen = [envs.reset()]
@@ -148,7 +148,7 @@ def test_an_endless_episode_has_no_statistics(monkeypatch, caplog):
         assert np.isnan(np.array(values, np.float64)).all()
 
 
-@pytest.mark.fault(14, "the actions that bring an episode back are bounded, too")
+@pytest.mark.fault(14, "the stored actions of an open episode are limited, too")
 def test_an_endless_episode_is_not_kept_for_ever(monkeypatch):
     monkeypatch.setattr(open_episodes, "LONGEST", 3_000)
     kept, action = open_episodes.OpenActions(2), np.zeros((2, 1), np.float32)

@@ -93,7 +93,7 @@ def test_discounts_from_replay(n_step):
     assert sampled(buffer, store) == want
 
 
-@pytest.mark.fault(12, "the same for a rollout, with resets in its middle")
+@pytest.mark.fault(12, "the same for a rollout with resets inside")
 def test_discounts_from_a_rollout():
     seen = transitions(SerialEnvs([Ends], EpisodeSeeds(0)), 5)
     steps = jax.device_get(collected(seen, horizon=5))
@@ -107,7 +107,7 @@ CUT_SEEDS = EpisodeSeeds(4)
 CUT_PLAN = {CUT_SEEDS(0, 0): (3, "raise")}  # two good steps, then the environment falls over
 
 
-@pytest.mark.fault(1, "the cut episode never bridges two: n-step sums stop at its last good step")
+@pytest.mark.fault(1, "n-step sums stop at the last valid step of the cut episode")
 def test_a_cut_episode_is_not_bridged_in_replay():
     envs = SerialEnvs([partial(FaultEnv, 0, CUT_PLAN, [])], CUT_SEEDS)
     spec, (first, second) = envs.spec, (CUT_SEEDS(0, number) % 997 for number in (0, 1))
@@ -123,7 +123,7 @@ def test_a_cut_episode_is_not_bridged_in_replay():
     assert int(buffer.num_stored(store)) == 4
 
 
-@pytest.mark.fault(1, "nor do advantages cross the cut in a rollout")
+@pytest.mark.fault(1, "advantages do not cross the cut in a rollout")
 def test_a_cut_episode_is_not_bridged_in_a_rollout():
     row, no = np.zeros((1, 1), np.float32), np.array([False])
     rows = [

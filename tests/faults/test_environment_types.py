@@ -44,7 +44,7 @@ def step_of(**answers):
     return envs.step(np.zeros((1, 1), np.float32))
 
 
-@pytest.mark.fault(59, "what means the same is coerced exactly")
+@pytest.mark.fault(59, "values with the same meaning are converted exactly")
 @pytest.mark.parametrize(
     "reward", [1, np.float32(1), np.ones(1), np.ones((1, 1)), True, np.int8(1)]
 )
@@ -60,7 +60,7 @@ def test_flags_that_are_truth_values(name, true):
     assert step.terminated.tolist() == [name == "terminated"]
 
 
-@pytest.mark.fault(59, "anything else is an error that names it, and nothing is built again")
+@pytest.mark.fault(59, "anything else is an error that names it; nothing is rebuilt")
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
@@ -78,7 +78,7 @@ def test_answers_of_the_wrong_type(answers, words):
         step_of(**answers)
 
 
-@pytest.mark.fault(60, "a close() that raises is one warning, also at construction")
+@pytest.mark.fault(60, "a close() that raises gives one warning, also at construction")
 @pytest.mark.parametrize("error", [OSError("the robot has gone"), SystemExit(3)])
 def test_a_close_that_raises(error, caplog):
     agent = us.SAC(lambda: Answers(closing=error), us.SACConfig(**SMALL))
@@ -87,7 +87,7 @@ def test_a_close_that_raises(error, caplog):
 
 
 @pytest.mark.agents
-@pytest.mark.fault(60, "a step() that exits is a failure like others: rebuilt, then an error")
+@pytest.mark.fault(60, "a step() that exits counts as a failure: rebuilt, then an error")
 def test_a_step_that_exits(tmp_path):
     agent = us.SAC(lambda: Answers(stepping=SystemExit(3)), us.SACConfig(**SMALL))
     run = us.RunConfig(checkpoint_every=2, evaluate_every=0)

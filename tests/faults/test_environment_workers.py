@@ -81,7 +81,7 @@ def test_a_worker_that_dies_in_a_step_is_replaced(make, what, how, caplog):
     assert "last action [-1.0, 3.75]" in told
 
 
-@pytest.mark.fault(2, "killed between two steps: the same")
+@pytest.mark.fault(2, "killed between two steps: the same reaction")
 def test_a_worker_killed_while_idle_is_replaced(make):
     envs = make({})
     seen = envs.reset()
@@ -91,7 +91,7 @@ def test_a_worker_killed_while_idle_is_replaced(make):
     assert envs.step(ZERO).valid.all()
 
 
-@pytest.mark.fault(2, "noticed at once, while other workers are at work")
+@pytest.mark.fault(2, "noticed at once, while other workers step")
 def test_a_death_is_noticed_while_others_are_at_work(make, tmp_path, monkeypatch):
     """The other worker's step ends when the death is logged, and not before."""
     noticed = tmp_path / "noticed"
@@ -123,7 +123,7 @@ def test_workers_that_die_at_each_reset(make, most, problem):
     assert envs.faults["worker_restarts"] == min(3, most + 1)
 
 
-@pytest.mark.fault(2, "a worker that dies during a replay is replaced, which replays again")
+@pytest.mark.fault(2, "a worker that dies during a replay is replaced, and the replay starts again")
 def test_a_worker_that_dies_in_a_replay(make):
     episodes, past = np.array([3, 0, 2, 0]), [np.zeros((n, 2), np.float32) for n in (2, 0, 3, 1)]
     wanted = make({}).replay(episodes, past)

@@ -80,7 +80,7 @@ def test_loading_imports_nothing(forged, load):
             load(place)
 
 
-@pytest.mark.fault(51, "so do all commands")
+@pytest.mark.fault(51, "all commands refuse it, too")
 @pytest.mark.parametrize(
     "words",
     ["resume run", "resume run --steps 40", "eval run", "eval run --video film.gif",
@@ -126,7 +126,7 @@ def own(tmp_path, monkeypatch):
     forget("own_module", "Own-v0")
 
 
-@pytest.mark.fault(51, "an honest run goes on when its module is imported, given or trusted")
+@pytest.mark.fault(51, "a run continues if its module is imported, given or trusted")
 @pytest.mark.parametrize("how", ["imported", "env", "trusted"])
 def test_an_honest_run_of_ones_own_environment_goes_on(own, how):
     with pytest.raises(CheckpointError, match='import the module "own_module"'):
@@ -146,7 +146,7 @@ def test_an_honest_run_goes_on_in_a_terminal(own, capsys):
     assert call(capsys, "eval", own, "--env", "own_module:Own", "--episodes", 1)[0] == 0
 
 
-@pytest.mark.fault(51, "an import that raises is one line")
+@pytest.mark.fault(51, "an import that raises gives an error of one line")
 @pytest.mark.parametrize("body", ["1 / 0", "raise SystemExit(3)", "import nowhere_at_all", "("])
 def test_an_import_that_raises_is_one_line(tmp_path, monkeypatch, body):
     (tmp_path / "broken_module.py").write_text(body)
@@ -190,7 +190,7 @@ def victim(tmp_path):
     assert os.listdir(place) == ["file"]
 
 
-@pytest.mark.fault(53, "what is written replaces a link, and never follows one")
+@pytest.mark.fault(53, "writing replaces a link and never follows it")
 @pytest.mark.parametrize("name", ["report.html", ".report.html.tmp", "learning_curve.png"])
 def test_a_report_follows_no_link(run, victim, name, capsys):
     (run / name).unlink(missing_ok=True)
@@ -264,7 +264,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.fault(54, "a kill at any instant of removing leaves nothing after the next start")
+@pytest.mark.fault(54, "after a kill at any instant of removing, the next start removes the rest")
 @pytest.mark.parametrize("deed", ["rename", "rmtree"])
 def test_what_a_kill_leaves_of_a_checkpoint_is_removed_at_the_next_start(run, monkeypatch, deed):
     def killed(*_, **__):
@@ -342,7 +342,9 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.fault(56, "signed correctly but wrong: one line, and the checkpoint before it is used")
+@pytest.mark.fault(
+    56, "correct checksum but wrong content: one line, and the previous checkpoint is used"
+)
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_manifest_gives_way_to_the_one_before(run, caplog, kind):
     [before, newest] = checkpoint.numbered(run)

@@ -26,7 +26,9 @@ def hit_at(steps, number):
     return observe
 
 
-@pytest.mark.fault(34, "a signal: the step is finished, a checkpoint kept, 130 or 143 the answer")
+@pytest.mark.fault(
+    34, "a signal: the step is finished, a checkpoint is written, the exit code is 130 or 143"
+)
 @pytest.mark.parametrize(
     ("kind", "env", "number", "error", "code"),
     [
@@ -65,7 +67,7 @@ class Slow(Walk):
         return super().step(action)
 
 
-@pytest.mark.fault(34, "not the whole interval, only the step at hand is finished")
+@pytest.mark.fault(34, "only the current step is finished, not the whole interval")
 def test_a_signal_within_a_step_ends_with_that_step(tmp_path):
     Slow.hit = False
     agent = make("TD3", Slow)
@@ -75,7 +77,7 @@ def test_a_signal_within_a_step_ends_with_that_step(tmp_path):
     assert us.load(tmp_path, env=Walk).steps == 1
 
 
-@pytest.mark.fault(34, "an evaluation is broken off, and made up for later")
+@pytest.mark.fault(34, "an evaluation is aborted and repeated later")
 def test_an_evaluation_is_broken_off(tmp_path):
     agent = make("A2C", "jax:CartPole-v1")
     agent.evaluator.play = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
@@ -118,7 +120,7 @@ def test_what_may_be_broken_off_is():
     assert caught.value.code == 143
 
 
-@pytest.mark.fault(34, "training works off the main thread")
+@pytest.mark.fault(34, "training works outside the main thread")
 def test_off_the_main_thread(tmp_path):
     agent, summaries = make("A2C", "jax:CartPole-v1"), []
 

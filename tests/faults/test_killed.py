@@ -65,7 +65,7 @@ def without_times(log):
     ]
 
 
-@pytest.mark.fault(30, "after SIGKILL and after SIGTERM, log included")
+@pytest.mark.fault(30, "after SIGKILL and after SIGTERM, including the log")
 @pytest.mark.parametrize(("kind", "env", "seeds", "number"), CASES)
 def test_a_killed_run_goes_on_to_the_bit(tmp_path, kind, env, seeds, number):
     kill_and_go_on(tmp_path, kind, env, seeds, number)

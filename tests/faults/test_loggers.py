@@ -57,7 +57,7 @@ def test_a_broken_tracker_costs_one_warning(agent, caplog, broken):
     assert "Tracker" in text and f"ConnectionError: no route to the tracker ({broken[0]})" in text
 
 
-@pytest.mark.fault(35, "a tracker that stays down is left alone, one that comes back is used")
+@pytest.mark.fault(35, "a tracker that stays down is not used again; one that recovers is")
 def test_a_tracker_that_comes_back_is_used_again():
     tracker = Tracker("log")
     with Guarded(tracker) as logger:
@@ -71,7 +71,7 @@ def test_a_tracker_that_comes_back_is_used_again():
     assert tracker.calls == ["open", *["log"] * 6, "close"]
 
 
-@pytest.mark.fault(35, "what was never opened is neither called nor closed")
+@pytest.mark.fault(35, "a logger that was never opened is neither called nor closed")
 def test_what_did_not_open_is_left_alone():
     tracker = Tracker("open")
     with Guarded(tracker) as logger:
@@ -79,7 +79,7 @@ def test_what_did_not_open_is_left_alone():
     assert tracker.calls == ["open"]
 
 
-@pytest.mark.fault(35, "a disk that refuses TensorBoard's files costs one warning")
+@pytest.mark.fault(35, "a disk that refuses TensorBoard's files gives one warning")
 def test_a_place_that_cannot_be_written(tmp_path, caplog):
     (tmp_path / "taken").write_text("a file where a directory should be")
     (logger,) = open_loggers(TensorBoard(tmp_path / "taken" / "logs"), None, {}, "")
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written(tmp_path, caplog):
     assert warning.getMessage().startswith("TensorBoard could not be opened (")
 
 
-@pytest.mark.fault(35, "Ctrl-C is no failure of a tracker")
+@pytest.mark.fault(35, "Ctrl-C does not count as a failure of a tracker")
 def test_an_interrupt_goes_through():
     def interrupted(facts):
         raise KeyboardInterrupt

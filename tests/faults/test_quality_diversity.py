@@ -86,7 +86,7 @@ def break_the_greedy_actor(illuminator):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(46, "a policy that gives NaN: the same, and the others are not disturbed")
+@pytest.mark.fault(46, "a policy that gives NaN: the same; other policies are not affected")
 def test_a_policy_that_gives_nan():
     illuminator = on_host({})
     illuminator.advance(1)
@@ -148,7 +148,7 @@ def test_a_worker_that_dies_in_an_evaluation(untroubled):
     illuminator.close()
 
 
-@pytest.mark.fault(48, "an evaluation that fails three times is given up and counted")
+@pytest.mark.fault(48, "an evaluation that fails three times is skipped and counted")
 @pytest.mark.parametrize("failures", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_an_evaluation_that_keeps_failing(untroubled, failures):
     """The environment of row 2 falls over in its first episodes, whatever is done there."""
@@ -178,7 +178,7 @@ def kept(tmp_path_factory):
     return checkpoint.read(checkpoint.write(place_of_it, *capture(begun, Position())))
 
 
-@pytest.mark.fault(50, "a run of another grid or genotype: an error that says what differs")
+@pytest.mark.fault(50, "a run of another grid or genotype: an error names the differences")
 @pytest.mark.parametrize(
     ("other", "line"),
     [
@@ -199,7 +199,7 @@ def test_a_run_of_something_else_is_refused(kept, other, line):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(50, "a descriptor of one's own, handed in again but not the same: refused")
+@pytest.mark.fault(50, "a user's own descriptor that differs from the stored one is refused")
 def test_another_descriptor_for_a_stored_repertoire(tmp_path):
     kept = us.PGAME(NativeWalk(), config(True), descriptor=place()).save(tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a grid of 5×5 cells"):

@@ -21,7 +21,7 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.fault(30, "a stopped and resumed run equals the uninterrupted one to the bit")
+@pytest.mark.fault(30, "a resumed run equals the uninterrupted run bit for bit")
 @pytest.mark.parametrize(("kind", "env"), EVERY_KIND)
 def test_every_algorithm_goes_on_to_the_bit(tmp_path, kind, env):
     compare(tmp_path, kind, env)
@@ -29,13 +29,13 @@ def test_every_algorithm_goes_on_to_the_bit(tmp_path, kind, env):
 
 @pytest.mark.mujoco
 @pytest.mark.processes  # importing glfw, as Gymnasium does with MuJoCo, starts one
-@pytest.mark.fault(30, "MuJoCo environments come back by replay")
+@pytest.mark.fault(30, "MuJoCo environments are restored by replay")
 def test_a_mujoco_environment_goes_on_to_the_bit(tmp_path):
     compare(tmp_path, "TD3", "Hopper-v5", num_envs=2)
 
 
 @pytest.mark.slow
-@pytest.mark.fault(30, "so does a user's own environment")
+@pytest.mark.fault(30, "a user's own environment is restored as well")
 def test_a_users_environment_goes_on_to_the_bit(tmp_path):
     compare(tmp_path, "DDPG", Walk, again=Walk)
 
@@ -53,7 +53,7 @@ def test_four_seeds_go_on_to_the_bit(tmp_path, env):
     compare(tmp_path, "SAC", env, num_seeds=4, num_envs=2)
 
 
-@pytest.mark.fault(30, "in the middle of a chunk, whose policy the learner has left behind")
+@pytest.mark.fault(30, "in the middle of a chunk, with a policy older than the learner's")
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [("SAC", {}), pytest.param("TD3", dict(num_seeds=2, num_envs=2), marks=pytest.mark.slow)],

@@ -17,7 +17,7 @@ def slow(*case):
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
-@pytest.mark.fault(30, "memory goes on in the middle of an episode")
+@pytest.mark.fault(30, "the recurrent state is restored in the middle of an episode")
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [
@@ -38,7 +38,7 @@ def test_memory_goes_on_to_the_bit(tmp_path, kind, env, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(30, "pictures, stacks of them, dicts and several choices at once")
+@pytest.mark.fault(30, "images, stacks of images, dicts and multi-discrete actions")
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
     [

@@ -37,7 +37,7 @@ def steps_kept(run):
     return [int(place.name) for place in checkpoint.numbered(run)]
 
 
-@pytest.mark.fault(25, "disk full: the last checkpoint stays, a loud error each time, then a stop")
+@pytest.mark.fault(25, "disk full: the last checkpoint stays, an error each time, then a stop")
 def test_a_full_disk_ends_the_run_after_three_failures(tmp_path, caplog, full_disk, monkeypatch):
     agent = make(KIND, ENV)
     write, written = checkpoint.write, threading.Event()
@@ -65,7 +65,7 @@ def test_a_full_disk_ends_the_run_after_three_failures(tmp_path, caplog, full_di
 
 
 @pytest.mark.slow
-@pytest.mark.fault(25, "a disk that has room again costs nothing")
+@pytest.mark.fault(25, "if the disk has space again, no checkpoint is lost")
 def test_a_disk_that_has_room_again(tmp_path, full_disk):
     agent = make(KIND, ENV)
 
@@ -128,7 +128,7 @@ def test_another_runs_directory_is_not_touched(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 20
 
 
-@pytest.mark.fault(24, "at most one interval is lost, and the log says nothing twice")
+@pytest.mark.fault(24, "at most one interval is lost, and the log has no row twice")
 def test_a_run_goes_on_from_its_last_checkpoint(tmp_path):
     """As after a kill: the log knows of steps that no checkpoint does."""
     agent = make(KIND, ENV)

@@ -16,7 +16,7 @@ def refusal(*words):
     assert caught.value.code == 2
 
 
-@pytest.mark.fault(15, "a misspelt field is answered with the nearest name, on the terminal too")
+@pytest.mark.fault(15, "the error names the nearest field, on the terminal too")
 def test_a_misspelt_field(capsys):
     with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
         us.SACConfig(learning_rte=1e-3)
@@ -48,7 +48,7 @@ def test_types(capsys):
     assert "batch_size must be a whole number, got 2.5" in capsys.readouterr().err
 
 
-@pytest.mark.fault(22, "log-probabilities stay finite as actions come to their bounds")
+@pytest.mark.fault(22, "log-probabilities stay finite as actions approach their bounds")
 def test_actions_at_their_bounds():
     edge = np.nextafter(np.float32(1.0), np.float32(0.0))
     action = jnp.array([[-1.0], [-edge], [0.0], [edge], [1.0]], jnp.float32)

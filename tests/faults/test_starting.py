@@ -51,7 +51,9 @@ POINTS = [
 ]
 
 
-@pytest.mark.fault(58, "struck at named points of starting and compiling: 130, nothing is left")
+@pytest.mark.fault(
+    58, "a signal while starting and compiling: exit code 130, no files or processes remain"
+)
 @pytest.mark.parametrize("point", POINTS)
 def test_struck_while_it_starts(tmp_path, point):
     ended = subprocess.run(
@@ -67,7 +69,9 @@ def test_struck_while_it_starts(tmp_path, point):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(58, "struck at 30 instants of the first 15 seconds: 130, or the signal's own")
+@pytest.mark.fault(
+    58, "a signal at 30 instants of the first 15 seconds: exit code 130, or the signal's own"
+)
 @pytest.mark.parametrize("tenths", range(0, 150, 5))
 def test_struck_at_any_instant(tmp_path, tenths):
     cold = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}

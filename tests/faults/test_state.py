@@ -30,14 +30,14 @@ def weights_hash(kind, seed, directory):
     return digest.hexdigest()
 
 
-@pytest.mark.fault(18, "the same seed gives the same weights to the bit, another seed others")
+@pytest.mark.fault(18, "the same seed gives the same bits, another seed gives others")
 @pytest.mark.parametrize("kind", QUICK_AND_SLOW)
 def test_a_seed_is_a_run(tmp_path, kind):
     first = weights_hash(kind, 3, tmp_path)
     assert weights_hash(kind, 3, tmp_path) == first != weights_hash(kind, 4, tmp_path)
 
 
-@pytest.mark.fault(31, "every array of the State changes in training and comes back from disk")
+@pytest.mark.fault(31, "every array of the state changes in training and is restored from disk")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -67,7 +67,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path):
         us.SAC.load(tmp_path / "a")
 
 
-@pytest.mark.fault(19, "a replay ring larger than memory is refused, with its size in GiB")
+@pytest.mark.fault(19, "a replay buffer larger than memory is refused, with its size in GiB")
 def test_a_ring_that_cannot_fit_is_refused_before_it_is_made():
     with pytest.raises(ConfigError, match=r"needs [\d,.]+ GiB .* lower buffer_size"):
         make("TD3", "jax:Pendulum-v1", buffer_size=10**12).train(10, progress=False)
@@ -80,7 +80,7 @@ def test_the_evaluation_of_a_loaded_agent_is_the_same(tmp_path):
 
 
 @pytest.mark.slow  # in the default run: the test of this fault in tests/agent/test_agent.py
-@pytest.mark.fault(32, "without its experience a run goes on only when asked, after refilling")
+@pytest.mark.fault(32, "without its experience a run continues only on request, after refilling")
 @pytest.mark.parametrize("env", ["jax:Pendulum-v1", "Pendulum-v1"])
 def test_without_its_experience(tmp_path, env):
     agent = make("TD3", env)

@@ -46,7 +46,7 @@ def test_a_loss_that_is_no_number(tmp_path):
         assert (one == other).all()  # not a single update of the actor was good
 
 
-@pytest.mark.fault(20, "one seed that diverges is frozen and reported, and the others go on")
+@pytest.mark.fault(20, "one seed that diverges is frozen and reported; the others continue")
 def test_one_seed_that_diverges_leaves_the_others_alone(tmp_path, caplog):
     rates = {"seeds": [1e-3, 1e30, 1e-3], "sound": [1e-3, 1e-3, 1e-3]}
     agents = {}
@@ -127,7 +127,7 @@ def test_in_a_process_of_another(method):
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output that is no file")
+@pytest.mark.fault(38, "in a notebook: a running event loop, no terminal, output without a file")
 def test_in_a_notebook():
     inner = SCRIPT.replace("progress=False", "progress=True")
     outer = (

@@ -43,7 +43,7 @@ def test_mistakes_are_refused_before_anything_starts():
             make()
 
 
-@pytest.mark.fault(11, "an environment that cannot be learned is refused at construction")
+@pytest.mark.fault(11, "an unsupported environment is refused at construction")
 def test_environments_that_cannot_be_learned():
     for problem, make in {
         "TD3 needs continuous .* are Discrete": lambda: us.TD3("CartPole-v1"),

@@ -56,7 +56,7 @@ def refused(problems, kind):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.fault(11, "observations that cannot be seen and choices that cannot be made")
+@pytest.mark.fault(11, "unsupported observation and action spaces")
 def test_spaces_that_cannot_be_learned():
     ten = spaces.MultiBinary(10)  # 1,024 combinations
     us.DDQN(showing(VECTOR, ten)), us.A2C(showing(VECTOR, spaces.MultiDiscrete([11] * 3)))
@@ -96,7 +96,7 @@ def test_spaces_that_cannot_be_learned():
     refused(problems, EnvironmentError)
 
 
-@pytest.mark.fault(16, "settings of seeing and remembering that do not fit the observation")
+@pytest.mark.fault(16, "settings for images and memory that do not fit the observation")
 def test_settings_that_do_not_fit():
     problems = {
         "whole rollouts: minibatches must be 1": lambda: us.A2CConfig(memory="gru", minibatches=2),
@@ -123,7 +123,7 @@ def test_settings_that_do_not_fit():
     refused(problems, ConfigError)
 
 
-@pytest.mark.fault(16, "an encoder that cannot see such pictures, or gives no features")
+@pytest.mark.fault(16, "an encoder that does not fit the images, or returns no features")
 def test_encoders_that_do_not_fit():
     small = spaces.Box(0, 255, (2, 2), np.uint8)
     problems = {
@@ -161,7 +161,7 @@ def test_memories_that_do_not_fit():
     refused(problems, EnvironmentError)
 
 
-@pytest.mark.fault(29, "a memory of another kind or size does not fit")
+@pytest.mark.fault(29, "a recurrent state of another kind or size is refused")
 def test_a_checkpoint_of_another_memory(tmp_path):
     remembering().save(tmp_path / "a")
     stored = checkpoint.read(tmp_path / "a")

@@ -135,7 +135,7 @@ def test_a_repertoire_can_be_carried_through_a_scan():
     assert count.inserted.tolist() == [1, 0] and grown.filled.sum() == 1
 
 
-@pytest.mark.fault(46, "not inserted, counted")
+@pytest.mark.fault(46, "not inserted, but counted")
 @pytest.mark.parametrize("unknown", UNKNOWN)
 @pytest.mark.parametrize("cells", [GRID, CVT], ids=["grid", "cvt"])
 def test_what_is_no_number_is_not_inserted(cells, unknown):
@@ -146,7 +146,7 @@ def test_what_is_no_number_is_not_inserted(cells, unknown):
     assert np.isfinite(repertoire.descriptor).all()
 
 
-@pytest.mark.fault(47, "taken for the cell at the edge, counted; kept as measured")
+@pytest.mark.fault(47, "assigned to the cell at the edge and counted; stored as measured")
 @pytest.mark.parametrize("cells", [GRID, CVT], ids=["grid", "cvt"])
 def test_what_is_out_of_bounds_goes_to_the_edge(cells):
     corners = jnp.array([[1.0, 1.0], [0.0, 0.0]])

@@ -181,7 +181,9 @@ def test_how_often_things_happen_is_checked():
 
 
 @pytest.mark.slow
-@pytest.mark.fault(23, "out of memory in an illumination: the sizes are named, what was kept too")
+@pytest.mark.fault(
+    23, "out of memory in an illumination: the error names the sizes and the last checkpoint"
+)
 def test_out_of_memory_is_explained(tmp_path):
     found = make("native")
     illuminator = found.illuminator

@@ -262,7 +262,7 @@ def test_what_was_not_told_before_a_stop_is_told_first():
     assert rows == [20, 30, 40] and evaluated == [20, 40]
 
 
-@pytest.mark.fault(36, "a callback that raises: checkpoint first, then its own error")
+@pytest.mark.fault(36, "a callback that raises: a checkpoint, then its own error")
 def test_a_callback_that_raises_costs_nothing_that_was_learned(saved, tmp_path):
     def broken(row):
         raise ZeroDivisionError("mine")
@@ -284,7 +284,7 @@ def test_an_error_in_training_names_the_last_good_checkpoint(saved, tmp_path):
         run(Diverging(), 100, run_dir=tmp_path, log_every=30, checkpoint_every=50)
 
 
-@pytest.mark.fault(23, "out of memory: batch and capacity are named, the last checkpoint too")
+@pytest.mark.fault(23, "out of memory: the error names batch, capacity and the last checkpoint")
 def test_an_accelerator_out_of_memory_is_explained(saved, tmp_path):
     class Small(Counting):
         def advance(self, iterations):

@@ -240,7 +240,7 @@ def test_of_a_small_one_nothing_is_said(make_trainer, caplog):
     assert not caplog.records
 
 
-@pytest.mark.fault(19, "replay that no place can hold is refused, with what each place has")
+@pytest.mark.fault(19, "replay that fits nowhere is refused, with the space of each place")
 def test_where_there_is_no_room(make_trainer, monkeypatch):
     with_room(monkeypatch, device=0.5, host=0.3, disk=2.0)
     large, own = dict(buffer_size=20_000_000), "0.9 GiB {} (where {} GiB are free for it)"
