@@ -24,7 +24,7 @@ from understudy.runs import files
 from understudy.runs.files import fresh_directory, remove, sync_directory
 from understudy.runs.schema import problems, table, text, whole
 
-FORMAT = 3  # 2: the first edition
+FORMAT = 4  # 3: other names of encoders; 2: the first edition
 MANIFEST = "checkpoint.json"
 GROUPS = ("learner", "world")
 DIRECTORY, BEST = "checkpoints", "best"  # in a run directory
