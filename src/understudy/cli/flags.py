@@ -13,7 +13,7 @@ from understudy.cli import config_file
 from understudy.cli.parsing import Parser, show
 from understudy.cli.settings import Layer, Plan, Schema, make_plan, takes_list
 
-ENVIRONMENT = 'a Gymnasium id, "jax:ID", "brax:NAME" or "atari:GAME"'
+ENVIRONMENT = "a Gymnasium id, or a name such as jax:Pendulum-v1 (see understudy list envs)"
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
 PRECEDENCE = """\
 A flag overrides the file, the file overrides the environment's preset (understudy list presets),
