@@ -88,11 +88,11 @@ def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
     from host_parts import HostParts, begin, settle
 
     from understudy.agent import agent_class
-    from understudy.training.devices import suit
+    from understudy.training.devices import configure_process
 
     kind = agent_class(contest.algorithm)
     config = kind.algorithm_class.config_class(**our_settings(contest))
-    suit(kind.algorithm_class(config).needs)  # as the command line does
+    configure_process(kind.algorithm_class(config).needs)  # as the command line does
     agent = kind(contest.environment, config, num_envs=contest.num_envs)
     trainer = begin(agent)
 

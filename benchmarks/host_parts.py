@@ -41,7 +41,7 @@ class HostParts:
 
     def learn(self) -> None:
         """Hand over a step for learning (add, sample, update)."""
-        self._trainer.hand_over(self.rows)
+        self._trainer.learn(self.rows)
 
     def finish(self) -> Any:
         """Something to wait for: what learning has changed last."""

@@ -18,7 +18,7 @@ import numpy as np
 import understudy as us
 from understudy.algorithms.sac import SAC
 from understudy.distributed.connect import connect
-from understudy.training.step_packing import step_rows
+from understudy.training.step_packing import step_dtype
 from understudy.types import ArraySpec, Continuous, Spec
 
 REPEATS = 50
@@ -52,7 +52,7 @@ def policy_of(width: int) -> list[np.ndarray]:
 
 
 def bytes_of_a_step(spec: Spec) -> int:
-    return step_rows(SAC(us.SACConfig()), spec).dtype.itemsize
+    return step_dtype(SAC(us.SACConfig()), spec).itemsize
 
 
 def main() -> None:

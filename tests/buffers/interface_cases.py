@@ -78,7 +78,7 @@ def _empty(buffer: Buffer):
 
 
 def init(buffer: Buffer):
-    return buffer.init() if buffer.fed else _empty(buffer)
+    return buffer.init() if buffer.external else _empty(buffer)
 
 
 def with_seeds(tree):
@@ -87,22 +87,22 @@ def with_seeds(tree):
 
 
 def add(buffer: Buffer, state, chunk: Chunk):
-    if buffer.fed:
+    if buffer.external:
         return buffer.add(state, with_seeds(chunk))
     return _add(buffer, state, chunk)
 
 
 def sample(buffer: Buffer, state, seed: int = 0):
     """A batch and its indices, of NumPy arrays."""
-    if buffer.fed:
-        drawn, _ = buffer.draw(state, seed, 1)
+    if buffer.external:
+        drawn, _ = buffer.sample_updates(state, seed, 1)
         state = jax.tree.map(lambda x: x[0, 0], drawn)
     hypers = hyper(GAMMA, SCALE, BETA)
     return jax.device_get(_sample(buffer, state, jax.random.PRNGKey(seed), hypers))
 
 
 def count(buffer: Buffer, state) -> int:
-    return int(buffer.num_stored(state)[0] if buffer.fed else _count(buffer, state))
+    return int(buffer.num_stored(state)[0] if buffer.external else _count(buffer, state))
 
 
 def update(buffer: Buffer, state, batch, indices, errors, accepted: bool):
@@ -294,7 +294,9 @@ def to_samples(buffer: Buffer, batch) -> tuple[np.ndarray, Facts]:
         return np.zeros(1, int), {k: v[None] for k, v in facts.items() if v is not None}
     facts = dict(reward=batch.reward, discount=batch.discount, weight=batch.weight)
     facts["action"] = batch.action[:, 0]
-    newest = frames_of(buffer).newest if not isinstance(buffer, ReplayBuffer) else (lambda x: x)
+    newest = (
+        frames_of(buffer).newest_frame if not isinstance(buffer, ReplayBuffer) else (lambda x: x)
+    )
     if sequences_of(buffer) is None:
         seen = batch.observation
         facts |= dict(observation=seen, next_observation=batch.next_observation)

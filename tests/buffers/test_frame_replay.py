@@ -32,7 +32,7 @@ def definition(capacity, lanes, stack, batch_size=BATCH, **settings):
 
 
 def newest(buffer, observation):
-    return number_of(buffer.newest(observation))
+    return number_of(buffer.newest_frame(observation))
 
 
 @pytest.mark.parametrize(

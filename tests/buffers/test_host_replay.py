@@ -83,7 +83,7 @@ def test_it_holds_and_gives_what_the_buffer_on_the_device_does(
     assert buffer.num_stored(host).tolist() == [num_stored(frames, device)]
     if total == 0 and sequences is None:
         return
-    drawn, count = buffer.draw(host, 7, 1)
+    drawn, count = buffer.sample_updates(host, 7, 1)
     assert count == 1
     tries = TRIES if sequences is None else 1
     nth = np.random.default_rng([5, 7]).integers(max(total, 1), size=(16, tries))
@@ -100,30 +100,30 @@ def chunk():
 def test_draws_depend_on_seed_and_update_alone(chunk):
     buffer = definition(40, 2, 4, SEQUENCES, num_seeds=3, seed=3)
     state = hosted(buffer, chunk)
-    drawn, _ = buffer.draw(state, 9, 1)
-    assert_same(drawn, buffer.draw(state, 9, 1)[0])
+    drawn, _ = buffer.sample_updates(state, 9, 1)
+    assert_same(drawn, buffer.sample_updates(state, 9, 1)[0])
     single = replace(buffer, num_seeds=1)
     alone = hosted(single, chunk)
     for seed in range(3):
-        own, _ = replace(single, seed=3 + seed).draw(alone, 9, 1)
+        own, _ = replace(single, seed=3 + seed).sample_updates(alone, 9, 1)
         assert_same(jax.tree.map(lambda x, s=seed: x[s : s + 1], drawn), own)
     for other, update in ((replace(buffer, seed=4), 9), (buffer, 10)):
-        assert np.any(drawn.frames != other.draw(state, update, 1)[0].frames)
+        assert np.any(drawn.frames != other.sample_updates(state, update, 1)[0].frames)
 
 
 def test_several_updates_at_once_are_drawn_as_one_after_the_other(chunk, monkeypatch):
     """As many as may go to the device at once, and one in any case."""
     buffer = definition(40, 2, 4, SEQUENCES, num_seeds=2)
     state = hosted(buffer, chunk)
-    drawn, count = buffer.draw(state, 5, 3)
+    drawn, count = buffer.sample_updates(state, 5, 3)
     assert count == 3 and drawn.frames.shape[:2] == (2, 3)
     for update in range(3):
-        single, _ = buffer.draw(state, 5 + update, 1)
+        single, _ = buffer.sample_updates(state, 5 + update, 1)
         assert_same(jax.tree.map(lambda x, u=update: x[:, u : u + 1], drawn), single)
     size = sum(x.nbytes for x in jax.tree.leaves(drawn)) // 3
     for limit, want in ((2 * size, 2), (size - 1, 1)):
-        monkeypatch.setattr(host_replay, "LARGEST_DRAW", limit)
-        part, count = buffer.draw(state, 5, 3)
+        monkeypatch.setattr(host_replay, "LARGEST_SAMPLE", limit)
+        part, count = buffer.sample_updates(state, 5, 3)
         assert count == want
         assert_same(part, jax.tree.map(lambda x, n=want: x[:, :n], drawn))
 
@@ -137,7 +137,7 @@ def test_what_is_saved_comes_back(chunk):
     again = buffer.load_state_dict(buffer.init(), saved)
     state, again = (add_steps(buffer, x, chunk, range(9, 29)) for x in (state, again))
     assert_same(buffer.state_dict(state), buffer.state_dict(again))
-    assert_same(buffer.draw(state, 0, 1), buffer.draw(again, 0, 1))
+    assert_same(buffer.sample_updates(state, 0, 1), buffer.sample_updates(again, 0, 1))
 
 
 def test_what_does_not_fit_is_not_loaded(chunk):
@@ -156,7 +156,7 @@ def test_a_buffer_in_a_file_is_the_buffer_in_memory_and_leaves_nothing_behind(ch
     assert not list(tmp_path.iterdir())
     assert mapped.nbytes == plain.nbytes
     assert_same(mapped.state_dict(in_file), plain.state_dict(in_memory))
-    assert_same(mapped.draw(in_file, 1, 1), plain.draw(in_memory, 1, 1))
+    assert_same(mapped.sample_updates(in_file, 1, 1), plain.sample_updates(in_memory, 1, 1))
     assert not list(tmp_path.iterdir())
 
 

@@ -41,7 +41,7 @@ from understudy.types import ArraySpec, Discrete, Spec
 
 ALL = list(BUFFERS)
 REPLAY = [name for name in ALL if name != "rollout"]
-ON_DEVICE = [name for name in ALL if not BUFFERS[name].fed]
+ON_DEVICE = [name for name in ALL if not BUFFERS[name].external]
 PRIORITIZED = [name for name in ALL if "prioritized" in name]
 
 
@@ -255,7 +255,7 @@ def test_a_loaded_state_gives_the_same_samples(buffer, data):
         errors = np.linspace(0.1, 5.0, len(batch.weight))
         priorities = update(buffer, state, batch, indices, errors, accepted=True)
         state = buffer.with_priorities(state, priorities)
-    if buffer.fed:
+    if buffer.external:
         arrays = buffer.state_dict(state)
         loaded = buffer.load_state_dict(buffer.init(), arrays)
     else:
@@ -271,7 +271,7 @@ def test_a_loaded_state_gives_the_same_samples(buffer, data):
 
 def resized(buffer, by):
     """The same definition with room for more steps."""
-    if buffer.fed:
+    if buffer.external:
         return replace(buffer, frames=resized(buffer.frames, by))
     if isinstance(buffer, RolloutBuffer):
         return replace(buffer, horizon=buffer.horizon + by)
@@ -284,8 +284,8 @@ def test_a_state_of_a_larger_buffer_is_refused(buffer):
     state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(larger.init))
     if not isinstance(buffer, RolloutBuffer):
         state = state._replace(stored=np.full_like(state.stored, larger.num_slots - 1))
-    arrays = larger.state_dict(state if buffer.fed else with_seeds(state))
-    empty = init(buffer) if buffer.fed else with_seeds(init(buffer))
+    arrays = larger.state_dict(state if buffer.external else with_seeds(state))
+    empty = init(buffer) if buffer.external else with_seeds(init(buffer))
     with pytest.raises(CheckpointError, match="does not fit this agent"):
         buffer.load_state_dict(empty, arrays)
 

@@ -41,7 +41,7 @@ def definition(capacity, lanes, stack, parts, batch_size, **settings):
 
 
 def begins_with(buffer, history):
-    return number_of(buffer.newest(history.observation[:, 0]))
+    return number_of(buffer.newest_frame(history.observation[:, 0]))
 
 
 def assert_is_slice(history, then, sequence, slots, place, parts, n_step):

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.agents
 
 @pytest.mark.parametrize("storage", ["device", "host"])
 def test_a_large_replay_is_announced(run, tiny, monkeypatch, storage):
-    monkeypatch.setattr(keeping, "WORTH_SAYING", 0)
+    monkeypatch.setattr(keeping, "LARGE", 0)
     words = ("--steps", 5, "--replay-storage", storage)
     code, out, err = run("train", "sac", "Pendulum-v1", *words, *tiny)
     assert code == 0 and err == ""

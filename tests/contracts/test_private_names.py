@@ -17,15 +17,11 @@ BY_NAME = {"getattr", "setattr", "delattr", "hasattr"}  # also methods: monkeypa
 # A file, and the names that it uses.
 KNOWN_LINES = """
 src/understudy/cli/__init__.py _run_exitfuncs
-src/understudy/distributed/loop.py _start _wide_setup
 src/understudy/envs/brax.py _envs
 src/understudy/envs/make.py _max_episode_steps
-src/understudy/training/device_loop.py _sharding _start
-src/understudy/training/loop.py _start
 tests/algorithms/test_ddqn.py _policy
 tests/distributed/test_nodes.py _private
 tests/envs/test_native.py _elapsed_steps
-tests/faults/test_environment_contract.py _kept
 tests/training/sharding_cases.py _general _moved _plan _world
 tests/training/test_device_loop.py _steady _world
 tests/training/test_hyper_schedules.py _cache_size _general _steady

@@ -39,11 +39,11 @@ TRAPS = {
     ),
     "terminated and truncated merged": Trap(
         "buffers/replay.py",
-        "gamma * (1.0 - ring.storage.terminated[lane, first])",
-        "gamma * (1.0 - ring.storage.last[lane, first])",
+        "gamma * (1.0 - store.terminated[lane, first])",
+        "gamma * (1.0 - store.last[lane, first])",
         (
             "buffers/test_replay.py::test_what_can_be_sampled_is_what_a_list_would_hold",
-            "faults/test_environment_ends.py::test_discounts_from_the_ring",
+            "faults/test_environment_ends.py::test_discounts_from_replay",
         ),
     ),
     "unscaled noise": Trap(
@@ -59,9 +59,9 @@ TRAPS = {
         ("algorithms/test_optimizers.py::test_a_fixed_temperature_means_itself",),
     ),
     "priorities not updated": Trap(
-        "buffers/replay.py",
-        "return revise(state.priorities, indices, errors, self.priority_exponent, accepted)",
-        "return state.priorities",
+        "buffers/base.py",
+        "tree = sum_tree.write(tree, jnp.where(accepted, indices, NOWHERE), priority)",
+        "",
         (
             "training/test_updates.py::"
             "test_priorities_follow_the_errors_and_importance_weights_become_complete",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.algorithms import find
-from understudy.training.initialization import begin, metric_names
+from understudy.training.initialization import init_learner
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
@@ -30,9 +30,8 @@ def make_setup(name, members=2, **settings):
 
 def make_learner(setup):
     algorithm, spec = setup.algorithm, setup.spec
-    metrics = len(metric_names(algorithm, spec, LANES))
     keys = jax.random.split(jax.random.PRNGKey(setup.seed), setup.num_seeds)
-    return jax.jit(jax.vmap(partial(begin, algorithm, spec, LANES, metrics)))(keys)
+    return jax.jit(jax.vmap(partial(init_learner, algorithm, spec, LANES)))(keys)
 
 
 def make_experience(setup, steps=8):

@@ -18,9 +18,9 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check
 from understudy.distributed.replay_shards import ShardWorkers, add_rows, shard_buffer
 from understudy.errors import CheckpointError, ClusterError
-from understudy.training.step_packing import as_bytes, rows_of, step_rows
+from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
 from understudy.training.transport import Rows
-from understudy.training.update import Ready, finish, ready
+from understudy.training.update import UpdateInputs, apply_update, sample_inputs
 from understudy.types import ConfigError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
@@ -35,7 +35,7 @@ RUN = us.RunConfig(log_every=20, evaluate_every=0, evaluation_episodes=1, checkp
 
 
 SETTING = make_setup("ddqn", members=MEMBERS, target_update_interval=5)
-ROWS = step_rows(SETTING.algorithm, SETTING.spec)
+ROWS = step_dtype(SETTING.algorithm, SETTING.spec)
 
 
 def make_chunk(seed, steps=6):
@@ -51,7 +51,7 @@ def make_chunk(seed, steps=6):
         "next_observation": rng.normal(size=(*shape, 3)),
         "valid": np.ones(shape, bool),
     }
-    rows = rows_of(ROWS.dtype, fields)
+    rows = pack_rows(ROWS, fields)
     return Rows(as_bytes(rows), np.full(MEMBERS, 7, np.int32))
 
 
@@ -82,14 +82,14 @@ class InOneProcess:
         total, batches = sum(part.stored.sum() for part in parts), []
         for place, part in zip(places, parts, strict=True):
             own = state._replace(key=jax.random.fold_in(state.key, place))
-            batch = ready(algorithm, self._buffer, own, part).batch
+            batch = sample_inputs(algorithm, self._buffer, own, part).batch
             weight = batch.weight * part.stored.sum() / total * len(parts)
             batches.append(batch._replace(weight=weight))
         batch = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
         gradients, aux = algorithm.gradients(state, batch, state.key, mask)
         next_key = jax.random.split(state.key, 3)[0]
-        now = Ready(None, None, next_key, next_key)
-        return finish(algorithm, learner, now, gradients, Aux(aux.metrics, aux.priorities))[0]
+        now = UpdateInputs(None, None, next_key, next_key)
+        return apply_update(algorithm, learner, now, gradients, Aux(aux.metrics, aux.priorities))[0]
 
 
 def test_updates_are_those_of_one_process_that_draws_the_same_rows():

@@ -155,6 +155,6 @@ def test_an_endless_episode_is_not_kept_for_ever(monkeypatch):
     envs = SerialEnvs([Endless] * 2, EpisodeSeeds(0, 2))
     envs.reset()
     for step in range(10_000):
-        kept.note(action, np.array([False, step % 1_000 == 999]))
-    assert kept._kept.nbytes <= 2 * 3_000 * action.nbytes
+        kept.add(action, np.array([False, step % 1_000 == 999]))
+    assert kept.nbytes <= 2 * 3_000 * action.nbytes
     assert kept.state_dict(envs)["lengths"].tolist() == [-1, 0]  # the endless one cannot come back

@@ -1,6 +1,7 @@
 """What is told of an episode is told of all of it, and of nothing else."""
 
 from functools import partial
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -62,17 +63,17 @@ def play_native(over, limit, walk=None):
     return jax.jit(runner.play)(jnp.array(WAYS), KEYS, BUFFER.init())
 
 
-def source_of(envs):
-    return EnvSource(None, envs.spec, ROWS, lambda *_: envs)
+def source_of(factories):
+    return EnvSource(None, SPEC, ROWS, lambda *_: (factories, True))
 
 
 def play_host(over, limit, only=True, ways=WAYS, plans=None, guard=None):
     parts = [partial(Walk, plan=(plans or {}).get(row)) for row in range(ROWS)]
-    envs = SerialEnvs(parts, SEEDS, True, guard or Guard(), host_place(over))
-    envs.steps_rows = only
-    runner = HostEpisodeRunner(episode_plan(host_place(over), limit), source_of(envs))
+    plan = episode_plan(host_place(over), limit)
+    runner = HostEpisodeRunner(plan, source_of(parts), guard=guard or Guard())
     chunks, stored = [], BUFFER.init()
-    played = runner.run(jnp.array(ways), on_chunk=chunks.append)
+    with patch.object(SerialEnvs, "steps_rows", only):
+        played = runner.run(jnp.array(ways), on_chunk=chunks.append)
     for chunk in chunks:
         stored = add(stored, chunk)
     return played, stored
@@ -137,9 +138,8 @@ def test_networks_do_the_same_on_native_and_on_host_environments():
     policies = jax.vmap(lambda key: td3.policy(td3.init(SPEC, key)))(KEYS)
     native = NativeEpisodeRunner(episode_plan(place("mean"), algorithm=td3), NativeWalk())
     there, _ = jax.jit(native.play)(policies, KEYS)
-    envs = SerialEnvs([Walk] * ROWS, SEEDS, descriptor=host_place("mean"))
     plan = episode_plan(host_place("mean"), algorithm=td3)
-    here = HostEpisodeRunner(plan, source_of(envs)).run(policies)
+    here = HostEpisodeRunner(plan, source_of([Walk] * ROWS)).run(policies)
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert len(set(here.returns.tolist())) == ROWS

@@ -15,9 +15,14 @@ from tests.distributed.shared_updates import (
     make_setup,
 )
 from understudy.buffers import sum_tree
-from understudy.training.gradient_sharding import Shares, check_shares, share, still_drawable
+from understudy.training.gradient_sharding import (
+    BatchSharding,
+    check_shares,
+    split_batch,
+    still_stored,
+)
 from understudy.training.seed_axis import over_seeds
-from understudy.training.update import ready
+from understudy.training.update import sample_inputs
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -39,14 +44,14 @@ def case(kind, members=1):
     name, settings = KINDS[kind]
     setup = make_setup(name, members, **settings)
     steps = settings.get("horizon", 8)
-    return setup, make_learner(setup), make_experience(setup, steps), Shares(setup)
+    return setup, make_learner(setup), make_experience(setup, steps), BatchSharding(setup)
 
 
 @cache
 def programs(kind, members):
     setup, _, _, shares = case(kind, members)
     return (
-        jax.jit(over_seeds(partial(ready, setup.algorithm, setup.buffer), members)),
+        jax.jit(over_seeds(partial(sample_inputs, setup.algorithm, setup.buffer), members)),
         jax.jit(shares.send, static_argnums=2),
         jax.jit(shares.answer, static_argnums=3),
         jax.jit(shares.receive, static_argnums=4),
@@ -146,14 +151,14 @@ def test_a_late_priority_does_not_bring_back_what_cannot_be_drawn():
     free = int(replay.cursor[0])
     assert sum_tree.read(replay.priorities.tree, jnp.array([free]))[0] == 0
     place = jnp.array([free, 0, slots], jnp.int32)  # the free slot, and the first of two lanes
-    late = np.asarray(still_drawable(replay.priorities, place))
+    late = np.asarray(still_stored(replay.priorities, place))
     assert late[0] >= replay.priorities.tree.levels[-1].size
     assert np.array_equal(late[1:], place[1:])
 
 
 def test_rows_of_a_share_keep_their_order_and_their_names():
     batch = {"row": jnp.arange(12), "sequence": jnp.arange(4) * 3}
-    parts = share(batch, 2)
+    parts = split_batch(batch, 2)
     assert [list(part["row"]) for part in parts] == [list(range(6)), list(range(6, 12))]
     assert [list(part["sequence"]) for part in parts] == [[0, 3], [6, 9]]
 

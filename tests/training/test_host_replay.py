@@ -133,7 +133,7 @@ def test_an_update_is_the_algorithms_own_of_what_was_drawn(
 
     def add_and_draw(self, state, chunk):
         state = add(self, state, chunk)
-        stored.append(jax.tree.map(lambda x: x[:, 0], self.draw(state, number, 1)[0]))
+        stored.append(jax.tree.map(lambda x: x[:, 0], self.sample_updates(state, number, 1)[0]))
         return state
 
     monkeypatch.setattr(HostReplayBuffer, "add", add_and_draw)
@@ -192,15 +192,15 @@ def test_many_updates_go_to_the_device_in_parts(make_trainer, monkeypatch):
         make_trainer, "td3", "Pendulum-v1", update_every=5, replay_storage="host",
         anneal_learning_rate=True,
     )  # fmt: skip
-    trainers, drawn, draw = [], [], HostReplayBuffer.draw
+    trainers, drawn, draw = [], [], HostReplayBuffer.sample_updates
 
     def count(*arguments):
         drawn.append(draw(*arguments)[1])
         return draw(*arguments)
 
-    monkeypatch.setattr(HostReplayBuffer, "draw", count)
+    monkeypatch.setattr(HostReplayBuffer, "sample_updates", count)
     for largest in (2**20, 2_000):
-        monkeypatch.setattr(host_replay, "LARGEST_DRAW", largest)
+        monkeypatch.setattr(host_replay, "LARGEST_SAMPLE", largest)
         trainers.append(make())
         trainers[-1].position.horizon = 100
         trainers[-1].schedule({})

@@ -10,7 +10,7 @@ from tests.envs.scripted import HIGH, LOW, SCRIPT, Scripted
 from understudy.training import loop
 from understudy.training.learner import Call
 from understudy.training.state_packing import Leaves, Vectors
-from understudy.training.step_packing import as_bytes, step_rows
+from understudy.training.step_packing import as_bytes, step_dtype
 from understudy.training.transport import Rows, Transport
 
 pytestmark = pytest.mark.agents
@@ -112,11 +112,11 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
     """No instruction of the compiled program copies an array of the storage's size."""
     trainer = make_trainer("sac", "Pendulum-v1", buffer_size=54_320)
     trainer.advance(2)
-    transport, rows = trainer.transport, step_rows(trainer.setup.algorithm, trainer.setup.spec)
+    transport, rows = trainer.transport, step_dtype(trainer.setup.algorithm, trainer.setup.spec)
     lowered = transport.program.lower(
         transport.packed,
         transport.experience,
-        Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows.dtype))),
+        Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows))),
         transport._index,
         None,
         Call(chunk_steps, 0 if chunk_steps == 1 else None, ()),

@@ -39,7 +39,7 @@ from understudy.runs.run import Callback, Run, check_callbacks
 from understudy.state_dict import state_dict
 from understudy.training.compilation import set_up_compilation
 from understudy.training.devices import find_device
-from understudy.training.factory import longest_episode, see_stacked
+from understudy.training.factory import longest_episode, with_frame_stack
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Trainer, TrainingSetup
@@ -82,7 +82,7 @@ class Agent:
         if config is None:
             config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
-        self._source = see_stacked(self._source, config.frame_stack)
+        self._source = with_frame_stack(self._source, config.frame_stack)
         self.spec = adapt_spec(self.algorithm, self._source.spec)
         self.algorithm.check(self.spec)
         self.config, self.seed, self.num_seeds = config, seed, num_seeds

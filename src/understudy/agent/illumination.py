@@ -43,7 +43,7 @@ from understudy.training.compilation import set_up_compilation
 from understudy.training.devices import find_device
 from understudy.training.episode_runner import EpisodeRunner, HostEpisodeRunner
 from understudy.training.factory import Source, check_workers
-from understudy.training.initialization import begin, metric_names
+from understudy.training.initialization import init_learner
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.snapshot import Position as AgentPosition
 from understudy.training.snapshot import Snapshot
@@ -316,7 +316,7 @@ class Illumination:
     def _untrained(self) -> LearnerState:
         """The state of an agent before it learns, with an axis of one seed."""
         td3, spec = self._plan.td3, self._plan.spec
-        initial = partial(begin, td3, spec, 1, len(metric_names(td3, spec, 1)))
+        initial = partial(init_learner, td3, spec, 1)
         return jax.vmap(initial)(seed_keys(self.seed, 1, INITIALIZATION))
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int32
 from understudy.buffers import sum_tree
 from understudy.buffers.sum_tree import SumTree
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, state_dict
-from understudy.types import Chunk, Key, Scalar, Spec, Tree
+from understudy.types import ArraySpec, Chunk, Key, Scalar, Spec, Step
 
 SMALLEST_ERROR = 1e-6  # added to errors, so that every step can be sampled again
+NOWHERE = np.iinfo(np.int32).max  # an index that does not exist: writes to it are dropped
 Indices = Int32[Array, " batch"]
 Hyper = Mapping[str, Array]  # hyper-parameters: gamma, reward_scale, importance_exponent
 
@@ -34,14 +35,15 @@ class Priorities(NamedTuple):
 class Buffer(abc.ABC):
     """What is stored and how batches are formed. Abstract; the final ones are beside this file."""
 
-    fed: ClassVar[bool] = False
-    """Whether the host samples (`draw`), and programs are fed with what it sampled."""
+    external: ClassVar[bool] = False
+    """Whether steps are stored outside the learner's programs, which receive sampled ones."""
     spec: Spec
     num_slots: int  # of each lane: a chunk holds fewer steps
+    priority_exponent: float | None = None  # None: uniform sampling
 
     @abc.abstractmethod
     def init(self) -> Any:
-        """An empty buffer."""
+        """Make an empty buffer."""
 
     @abc.abstractmethod
     def add(self, state: Any, chunk: Chunk) -> Any:
@@ -49,12 +51,12 @@ class Buffer(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, state: Any, key: Key, hyper: Hyper) -> tuple[Any, Indices | None]:
-        """A batch, and where its rows lie, if they have priorities to be updated. Termination
-        becomes a discount here, with the γ of `hyper`."""
+        """Sample a batch; also return where its rows lie, if they have priorities to be updated.
+        Termination becomes a discount here, with the γ of `hyper`."""
 
     def get_priorities(self, state: Any) -> Priorities | None:
         """The only part of a state that updates change; None where there is none."""
-        return None
+        return getattr(state, "priorities", None)
 
     def with_priorities(self, state: Any, priorities: Priorities | None) -> Any:
         """The same steps with other priorities."""
@@ -68,9 +70,27 @@ class Buffer(abc.ABC):
         weight: Float[Array, " rows"],
         accepted: Bool[Array, ""],
     ) -> Priorities | None:
-        """The priorities that follow from the errors of a sampled batch. Nothing changes unless
-        the update was `accepted`."""
-        return None
+        """Compute the priorities that follow from the errors of a sampled batch. Nothing changes
+        unless the update was `accepted`."""
+        priorities, exponent = self.get_priorities(state), self.priority_exponent
+        if priorities is None or exponent is None or indices is None:
+            return None
+        tree, largest = priorities
+        errors = self.errors_by_place(errors, weight)
+        priority = (jnp.abs(errors) + SMALLEST_ERROR) ** exponent
+        tree = sum_tree.write(tree, jnp.where(accepted, indices, NOWHERE), priority)
+        raised = jnp.maximum(largest, jnp.max(priority))
+        return Priorities(tree, jnp.where(accepted, raised, largest))
+
+    def errors_by_place(self, errors: Array, weight: Array) -> Array:
+        """One error for each place that was sampled, of those of the rows of a batch."""
+        return errors
+
+    def init_priorities(self, places: int) -> Priorities | None:
+        """Priorities of so many places, none of which can be sampled yet; None: uniform."""
+        if self.priority_exponent is None:
+            return None
+        return Priorities(sum_tree.create(places), jnp.float32(1.0))
 
     @property
     def nbytes(self) -> int:
@@ -79,54 +99,46 @@ class Buffer(abc.ABC):
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
     def state_dict(self, state: Any) -> StateDict:
-        """Copies of all arrays, [seeds, ...], by name."""
-        return state_dict(state)
+        """Copy all arrays [seeds, ...] by name, without the slots that were never written to."""
+        return trim_storage(state_dict(state))
 
     def load_state_dict(self, empty: Any, arrays: StateDict) -> Any:
-        """The state that `state_dict` was given; `empty` is what `init` makes, and is given up."""
-        return load_state_dict(empty, arrays)
+        """Make the state that `state_dict` was given; `empty` is a result of `init`, and is given
+        up. Lanes that have wrapped around must have the same number of slots: elsewhere their
+        oldest steps would lie in the wrong place."""
+        whole = dict(arrays)
+        cursor, stored = (arrays.get(name, np.zeros(0)) for name in ("cursor", "stored"))
+        if hasattr(empty, "stored") and np.array_equal(cursor, stored):
+            for name, leaf in add_prefix("storage", empty.storage._asdict()).items():
+                part = arrays.get(name, np.zeros(0))
+                alike = part.ndim == leaf.ndim and part.shape[:2] == leaf.shape[:2]
+                if alike and part.shape[2] < leaf.shape[2]:
+                    whole[name] = np.zeros((*leaf.shape[:3], *part.shape[3:]), part.dtype)
+                    whole[name][:, :, : part.shape[2]] = part
+        return load_state_dict(empty, whole)
 
 
-def revise(
-    priorities: Priorities,
-    indices: Indices,
-    error: Float[Array, " batch"],
-    exponent: float,
-    accepted: Bool[Array, ""],
-) -> Priorities:
-    """Give sampled rows the priority of their new errors; nothing changes unless `accepted`."""
-    tree, largest = priorities
-    priority = (jnp.abs(error) + SMALLEST_ERROR) ** exponent
-    nowhere = jnp.iinfo(jnp.int32).max
-    tree = sum_tree.write(tree, jnp.where(accepted, indices, nowhere), priority)
-    return Priorities(tree, jnp.where(accepted, jnp.maximum(largest, jnp.max(priority)), largest))
-
-
-def used_slots_state_dict(state: Any) -> StateDict:
-    """The arrays of a state with `storage` [seeds, lanes, slots, ...], without the slots that were
-    never written to: most of them, early in a run."""
-    slots = state.storage.reward.shape[2]
-    used = min(int(jnp.max(jnp.maximum(state.cursor, state.stored))) + 1, slots)
-    arrays = state_dict(state)
+def trim_storage(arrays: StateDict) -> StateDict:
+    """Leave out the slots of `storage` [seeds, lanes, slots, ...] that were never written to: most
+    of them, early in a run. A buffer that does not count stored steps is left as it is."""
+    if "stored" not in arrays:
+        return arrays
+    used = int(np.max(np.maximum(arrays["cursor"], arrays["stored"]))) + 1
     return {
         name: array[:, :, :used] if name.startswith("storage.") else array
         for name, array in arrays.items()
     }
 
 
-def load_used_slots(empty: Tree, arrays: StateDict) -> Any:
-    """The opposite. `empty` is given up. Lanes that have wrapped around are refused where they have
-    another number of slots: their oldest steps would lie in the wrong place."""
-    whole = dict(arrays)
-    cursor, stored = (arrays.get(name, np.zeros(0)) for name in ("cursor", "stored"))
-    wrapped = not np.array_equal(cursor, stored)
-    for name, leaf in add_prefix("storage", empty.storage._asdict()).items():
-        part = arrays.get(name, np.zeros(0))
-        shorter = part.ndim > 2 and part.shape[2] < leaf.shape[2]
-        if shorter and part.shape[:2] == leaf.shape[:2] and not wrapped:
-            whole[name] = np.zeros((*leaf.shape[:3], *part.shape[3:]), part.dtype)
-            whole[name][:, :, : part.shape[2]] = part
-    return load_state_dict(empty, whole)
+def init_storage(spec: Spec, *axes: int) -> Step:
+    """Zeros [*axes, ...] for steps as they happened."""
+
+    def zeros(array: ArraySpec) -> Array:
+        return jnp.zeros((*axes, *array.shape), array.dtype)
+
+    flag = ArraySpec((), "bool")
+    parts = (spec.observation, spec.action.stored, ArraySpec(()), flag, flag, spec.observation)
+    return Step(*map(zeros, parts))
 
 
 def lanes_of(chunk: Chunk) -> Int32[Array, " lanes"]:
@@ -135,14 +147,14 @@ def lanes_of(chunk: Chunk) -> Int32[Array, " lanes"]:
     return first + jnp.arange(chunk.valid.shape[1], dtype=jnp.int32)
 
 
-def own_lanes(chunk: Chunk, values: Array) -> Array:
+def get_lanes(chunk: Chunk, values: Array) -> Array:
     """Of values [lanes, ...] those of the lanes of a chunk."""
     if chunk.first_lane is None:
         return values
     return jax.lax.dynamic_slice_in_dim(values, chunk.first_lane, chunk.valid.shape[1])
 
 
-def put_lanes(chunk: Chunk, values: Array, new: Array) -> Array:
+def set_lanes(chunk: Chunk, values: Array, new: Array) -> Array:
     """Values [lanes, ...] with new ones in the lanes of a chunk."""
     if chunk.first_lane is None:
         return new

@@ -1,4 +1,4 @@
-"""Sampled frames become a batch: stacks are put together, rewards summed."""
+"""Make a batch of sampled frames: assemble stacks, sum rewards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,8 @@ from understudy.ops.returns import n_step as n_step_return
 from understudy.types import Batch, History, Sequences
 
 
-class Drawn(eqx.Module):
-    """What lies at the places that were drawn, of NumPy or of JAX, before anything is summed."""
+class FrameSample(eqx.Module):
+    """Arrays of the sampled places, of NumPy or of JAX, before rewards are summed."""
 
     frames: Any  # [batch, 2, stack, ...]; of sequences [batch, stack - 1 + time, ...]
     age: Any  # of sequences: [batch, time]; else None
@@ -35,26 +35,26 @@ def frames_back(stack: int, age: Any) -> Any:
     return back - (back - age[..., None]).clip(min=0)
 
 
-def to_batch(drawn: Drawn, hyper: Mapping[str, Array]) -> Batch:
-    """Sums that never cross an episode. Of sequences: one row for each step that is learned from,
-    in order of the sequences. Rows that are no steps are zeros of weight 0."""
-    drawn = jax.tree.map(jnp.asarray, drawn)
-    batch, length = drawn.action.shape[:2]
-    window = np.arange(length)[:, None] + np.arange(drawn.reward.shape[1] - length + 1)
-    facts = (drawn.reward, drawn.terminated, drawn.last, drawn.present)
+def to_batch(sample: FrameSample, hyper: Mapping[str, Array]) -> Batch:
+    """Make a batch, whose sums of rewards never cross an episode. Sequences give one row for each
+    step that is learned from, in their order. Rows that are no steps are zeros of weight 0."""
+    sample = jax.tree.map(jnp.asarray, sample)
+    batch, length = sample.action.shape[:2]
+    window = np.arange(length)[:, None] + np.arange(sample.reward.shape[1] - length + 1)
+    facts = (sample.reward, sample.terminated, sample.last, sample.present)
     rows = [fact[:, window].reshape(batch * length, -1) for fact in facts]
     reward, discount, offset = n_step_return(*rows, gamma=hyper["gamma"])
-    present = drawn.present[:, :length]
-    if drawn.sequences is None:
-        stacks = drawn.frames if drawn.stack > 1 else drawn.frames[:, :, 0]
-        seen, then, weight = stacks[:, 0], stacks[:, 1], drawn.weight
+    present = sample.present[:, :length]
+    if sample.sequences is None:
+        stacks = sample.frames if sample.stack > 1 else sample.frames[:, :, 0]
+        seen, then, weight = stacks[:, 0], stacks[:, 1], sample.weight
     else:
         taken = offset.reshape(batch, length) + 1
-        seen, then = _histories(drawn, taken)
-        weight = (drawn.weight[:, None] * present).reshape(-1)
+        seen, then = _histories(sample, taken)
+        weight = (sample.weight[:, None] * present).reshape(-1)
     return Batch(
         observation=seen,
-        action=drawn.action.reshape(batch * length, *drawn.action.shape[2:]),
+        action=sample.action.reshape(batch * length, *sample.action.shape[2:]),
         reward=hyper["reward_scale"] * reward,
         discount=discount * present.reshape(-1),
         next_observation=then,
@@ -63,16 +63,16 @@ def to_batch(drawn: Drawn, hyper: Mapping[str, Array]) -> Batch:
     )
 
 
-def _histories(drawn: Drawn, taken: Int32[Array, "batch length"]) -> tuple[History, History]:
+def _histories(sample: FrameSample, taken: Int32[Array, "batch length"]) -> tuple[History, History]:
     """Up to each step, and up to what follows the steps that were summed."""
-    parts, age, memory = drawn.sequences, drawn.age, drawn.memory
+    parts, age, memory = sample.sequences, sample.age, sample.memory
     assert parts is not None and age is not None and memory is not None
-    if drawn.stack > 1:
-        time = np.arange(age.shape[1])[:, None] + drawn.stack - 1
-        place = time - frames_back(drawn.stack, age)
-        observation = drawn.frames[jnp.arange(len(age))[:, None, None], place]
+    if sample.stack > 1:
+        time = np.arange(age.shape[1])[:, None] + sample.stack - 1
+        place = time - frames_back(sample.stack, age)
+        observation = sample.frames[jnp.arange(len(age))[:, None, None], place]
     else:
-        observation = drawn.frames
+        observation = sample.frames
     first = (age == 0).at[:, 0].set(False)
     at = jnp.broadcast_to(parts.burn_in + jnp.arange(parts.length, dtype=jnp.int32), taken.shape)
     return (

@@ -23,20 +23,17 @@ from jaxtyping import Array, Int32
 
 from understudy.buffers import sum_tree
 from understudy.buffers.base import (
+    NOWHERE,
     Buffer,
     Hyper,
     Indices,
     Priorities,
+    get_lanes,
     lanes_of,
-    load_used_slots,
-    own_lanes,
-    put_lanes,
-    revise,
-    used_slots_state_dict,
+    set_lanes,
 )
-from understudy.buffers.frame_batch import Drawn, frames_back, sequence_errors, to_batch
+from understudy.buffers.frame_batch import FrameSample, frames_back, sequence_errors, to_batch
 from understudy.ops.exploration import below
-from understudy.state_dict import StateDict
 from understudy.types import Batch, Chunk, Key, Sequences, Spec
 
 # Of so many candidates for a row the first that is a step is taken. Where none is, its neighbor
@@ -105,38 +102,30 @@ class FrameReplayBuffer(Buffer):
 
     def init(self) -> FrameReplayState:
         lanes, slots, sequences = self.lanes, self.num_slots, self.sequences
-        starts = slots // self.stride
-        priorities = None
-        if self.priority_exponent is not None:
-            priorities = Priorities(sum_tree.create(lanes * starts), jnp.float32(1.0))
+        starts, seen, action = slots // self.stride, self.spec.observation, self.spec.action.stored
+
+        def zeros(dtype: str = "bool", shape: tuple[int, ...] = ()) -> Array:
+            return jnp.zeros((lanes, slots, *shape), dtype)
+
         return FrameReplayState(
-            storage=jax.tree.map(
-                lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), self._slot_shapes()
+            storage=Slots(
+                frame=zeros(seen.dtype, seen.shape[1:] if self.stack > 1 else seen.shape),
+                action=zeros(action.dtype, action.shape),
+                reward=zeros("float32"),
+                terminated=zeros(),
+                last=zeros(),
+                step=zeros(),
+                age=zeros("int32"),
             ),
             recurrent_state=sequences and jnp.zeros((lanes, starts, sequences.memory)),
             # Three arrays, not one thrice: donated buffers must not be shared.
             cursor=jnp.zeros(lanes, jnp.int32),
             stored=jnp.zeros(lanes, jnp.int32),
             age=jnp.zeros(lanes, jnp.int32),
-            priorities=priorities,
+            priorities=self.init_priorities(lanes * starts),
         )
 
-    def _slot_shapes(self) -> Slots:
-        """Shape and dtype of what one slot holds."""
-        seen, action = self.spec.observation, self.spec.action.stored
-        flag = jax.ShapeDtypeStruct((), jnp.bool_)
-        frame = seen.shape[1:] if self.stack > 1 else seen.shape
-        return Slots(
-            frame=jax.ShapeDtypeStruct(frame, seen.dtype),
-            action=jax.ShapeDtypeStruct(action.shape, action.dtype),
-            reward=jax.ShapeDtypeStruct((), jnp.float32),
-            terminated=flag,
-            last=flag,
-            step=flag,
-            age=jax.ShapeDtypeStruct((), jnp.int32),
-        )
-
-    def newest(self, observation: Any) -> Any:
+    def newest_frame(self, observation: Any) -> Any:
         """The last frame of each lane's stack."""
         return observation[:, -1] if self.stack > 1 else observation
 
@@ -157,7 +146,7 @@ class FrameReplayBuffer(Buffer):
         that one which is `last` cuts the open episode."""
         slots, lane = self.num_slots, lanes_of(chunk)
         step, valid = row.steps, row.valid
-        cursor, age = own_lanes(chunk, state.cursor), own_lanes(chunk, state.age)
+        cursor, age = get_lanes(chunk, state.cursor), get_lanes(chunk, state.age)
         cut = step.last & ~valid & (age > 0)
         # Writes must stay scatters, of two rows at least: see `replay`. What is not to be written
         # goes to slots that do not exist, each to another one, and is dropped.
@@ -166,7 +155,7 @@ class FrameReplayBuffer(Buffer):
         before = jnp.where(cut, (cursor - 1) % slots, slots + 2)
         final = jax.tree.map(jnp.zeros_like, (step.action, step.reward, valid))
         rows = Slots(
-            frame=[self.newest(step.observation), self.newest(step.next_observation)],
+            frame=[self.newest_frame(step.observation), self.newest_frame(step.next_observation)],
             action=[step.action, final[0]],
             reward=[step.reward, final[1]],
             terminated=[step.terminated, final[2]],
@@ -178,25 +167,25 @@ class FrameReplayBuffer(Buffer):
         storage = Slots(
             *(_write(x, lane, places, new) for x, new in zip(state.storage, rows, strict=True))
         )
-        kept = state.recurrent_state
+        recurrent_state = state.recurrent_state
         if self.sequences is not None:
             begins = valid & (cursor % self.stride == 0)
             start = jnp.where(begins, cursor // self.stride, slots)
-            given = row.recurrent_state
-            kept = _write(kept, lane, [start, jnp.full_like(start, slots + 1)], [given, given])
+            starts = [start, jnp.full_like(start, slots + 1)]
+            recurrent_state = _write(recurrent_state, lane, starts, [row.recurrent_state] * 2)
         advance = jnp.where(valid, 1 + step.last.astype(jnp.int32), cut.astype(jnp.int32))
-        stored = jnp.minimum(own_lanes(chunk, state.stored) + advance, slots - 1)
+        stored = jnp.minimum(get_lanes(chunk, state.stored) + advance, slots - 1)
         grown = FrameReplayState(
             storage=storage,
-            recurrent_state=kept,
-            cursor=put_lanes(chunk, state.cursor, (cursor + advance) % slots),
-            stored=put_lanes(chunk, state.stored, stored),
-            age=put_lanes(chunk, state.age, jnp.where(cut | (valid & step.last), 0, age + valid)),
+            recurrent_state=recurrent_state,
+            cursor=set_lanes(chunk, state.cursor, (cursor + advance) % slots),
+            stored=set_lanes(chunk, state.stored, stored),
+            age=set_lanes(chunk, state.age, jnp.where(cut | (valid & step.last), 0, age + valid)),
             priorities=state.priorities,
         )
-        return grown._replace(priorities=self._make_drawable(state, grown, chunk, valid, advance))
+        return grown._replace(priorities=self._prioritize(state, grown, chunk, valid, advance))
 
-    def _make_drawable(
+    def _prioritize(
         self, state: FrameReplayState, grown: FrameReplayState, chunk: Chunk, valid: Array,
         advance: Int32[Array, " lanes"],
     ) -> Priorities | None:  # fmt: skip
@@ -205,27 +194,26 @@ class FrameReplayBuffer(Buffer):
             return None
         tree, largest = state.priorities
         slots, stride = self.num_slots, self.stride
-        nowhere = jnp.iinfo(jnp.int32).max
-        cursor, age, stored = (own_lanes(chunk, x) for x in (state.cursor, state.age, grown.stored))
+        cursor, age, stored = (get_lanes(chunk, x) for x in (state.cursor, state.age, grown.stored))
         if self.sequences is None:
-            fresh = jnp.where(valid, cursor, nowhere)[:, None]
+            fresh = jnp.where(valid, cursor, NOWHERE)[:, None]
         else:
             # An add moves the newest frame by two at most, and with it the start that it completes.
             length = self.sequences.burn_in + self.sequences.length
             moved = cursor + advance
             fresh = cursor - (age == 0) - length + 1
             fresh = fresh[:, None] + jnp.arange(2)
-            ended = own_lanes(chunk, grown.age) == 0
+            ended = get_lanes(chunk, grown.age) == 0
             complete = fresh <= (moved - ended - length)[:, None]
             complete &= fresh >= (moved - stored + self._incomplete(stored))[:, None]
-            fresh = jnp.where(complete, fresh % slots, nowhere)
-        after = jnp.where(valid, (cursor + 1) % slots, nowhere)[:, None]
-        oldest = (own_lanes(chunk, grown.cursor)[:, None] + jnp.arange(self.stack)) % slots
-        oldest = jnp.where((stored == slots - 1)[:, None], oldest, nowhere)
+            fresh = jnp.where(complete, fresh % slots, NOWHERE)
+        after = jnp.where(valid, (cursor + 1) % slots, NOWHERE)[:, None]
+        oldest = (get_lanes(chunk, grown.cursor)[:, None] + jnp.arange(self.stack)) % slots
+        oldest = jnp.where((stored == slots - 1)[:, None], oldest, NOWHERE)
         slot = jnp.concatenate([fresh, after, oldest], axis=1)
         value = jnp.zeros(slot.shape).at[:, : fresh.shape[1]].set(largest)
         place = lanes_of(chunk)[:, None] * (slots // stride) + slot // stride
-        place = jnp.where((slot % stride == 0) & (slot < slots), place, nowhere)
+        place = jnp.where((slot % stride == 0) & (slot < slots), place, NOWHERE)
         return Priorities(sum_tree.write(tree, place.reshape(-1), value.reshape(-1)), largest)
 
     def _incomplete(self, stored: Any) -> Any:
@@ -268,8 +256,8 @@ class FrameReplayBuffer(Buffer):
         aside = 2 * (slot == first[lane] % slots) - 1
         return lane, (slot + aside * ~step[lane, slot]) % slots
 
-    def gather(self, state: FrameReplayState, lane: Any, slot: Any, weight: Any) -> Drawn:
-        """What lies at these places, [batch] each."""
+    def gather(self, state: FrameReplayState, lane: Any, slot: Any, weight: Any) -> FrameSample:
+        """Read what is stored at these places, [batch] each."""
         slots, stack, store = self.num_slots, self.stack, state.storage
         parts, n_step = self.sequences or Sequences(0, 1, 1, 0), self.n_step
         lane, slot = lane[:, None], slot[:, None]
@@ -293,7 +281,7 @@ class FrameReplayBuffer(Buffer):
             memory = state.recurrent_state[lane[:, 0], slot[:, 0] // parts.stride]
             # Nothing is known of a final frame's, and nothing comes of it.
             memory = memory * store.step[lane, slot]
-        return Drawn(
+        return FrameSample(
             frames=frames,
             age=age,
             memory=memory,
@@ -308,8 +296,8 @@ class FrameReplayBuffer(Buffer):
         )
 
     def sample(self, state: FrameReplayState, key: Key, hyper: Hyper) -> tuple[Batch, Indices]:
-        """A batch of so many steps or sequences; see `to_batch`. A buffer of steps must not be
-        empty; where there is no sequence yet, weights are 0 and there is no place."""
+        """Sample a batch of steps or sequences; see `to_batch`. Where there is no sequence yet,
+        weights are 0 and indices do not exist. A buffer of steps must not be empty."""
         size, tries = self.batch_size, TRIES if self.sequences is None else 1
         starts = self.num_slots // self.stride
         total = jnp.sum(self.choices(state)[1])
@@ -321,27 +309,13 @@ class FrameReplayBuffer(Buffer):
             place, probability = sum_tree.sample(state.priorities.tree, key, size)
             lane, slot = place // starts, place % starts * self.stride
             weight = (self.num_stored(state) * probability) ** -hyper["importance_exponent"]
-        drawn = self.gather(state, lane, slot, jnp.where(total > 0, weight, 0.0))
-        place = jnp.where(total > 0, place, jnp.iinfo(jnp.int32).max)
-        return to_batch(drawn, hyper), place
+        found = self.gather(state, lane, slot, jnp.where(total > 0, weight, 0.0))
+        return to_batch(found, hyper), jnp.where(total > 0, place, NOWHERE)
 
-    def get_priorities(self, state: FrameReplayState) -> Priorities | None:
-        return state.priorities
-
-    def update_priorities(
-        self, state: FrameReplayState, indices: Any, errors: Array, weight: Array, accepted: Array
-    ) -> Priorities | None:
-        if state.priorities is None or self.priority_exponent is None:
-            return None
-        if self.sequences is not None:
-            errors = sequence_errors(errors, weight, len(indices), self.priority_mix)
-        return revise(state.priorities, indices, errors, self.priority_exponent, accepted)
-
-    def state_dict(self, state: FrameReplayState) -> StateDict:
-        return used_slots_state_dict(state)
-
-    def load_state_dict(self, empty: FrameReplayState, arrays: StateDict) -> FrameReplayState:
-        return load_used_slots(empty, arrays)
+    def errors_by_place(self, errors: Array, weight: Array) -> Array:
+        if self.sequences is None:
+            return errors
+        return sequence_errors(errors, weight, self.batch_size, self.priority_mix)
 
 
 def _write(store: Any, lane: Array, slots: list[Array], rows: list[Any]) -> Array:

@@ -9,20 +9,21 @@ import math
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import jax
 import numpy as np
 
-from understudy.buffers.base import Buffer, Hyper
-from understudy.buffers.frame_batch import Drawn, to_batch
+from understudy.buffers.base import Buffer, Hyper, trim_storage
+from understudy.buffers.frame_batch import FrameSample, to_batch
 from understudy.buffers.frame_replay import TRIES, FrameReplayBuffer, FrameReplayState
 from understudy.errors import CheckpointError, ConfigError
-from understudy.state_dict import StateDict, copy_to_file, to_host
+from understudy.state_dict import StateDict, add_prefix, copy_to_file, to_host
 from understudy.types import Batch, Chunk, Key, Spec
 
-LARGEST_DRAW = 2**26  # bytes that go to the device at once, unless one update needs more
+LARGEST_SAMPLE = 2**26  # bytes that go to the device at once, unless one update needs more
 
 
 @final
@@ -31,7 +32,7 @@ class HostReplayBuffer(Buffer):
     """Frame replay of several seeds, whose lanes lie side by side: in RAM or, given a directory, in
     a file there that has no name. Nothing stays behind, however the process ends."""
 
-    fed: ClassVar[bool] = True
+    external: ClassVar[bool] = True
 
     frames: FrameReplayBuffer  # of one seed
     num_seeds: int
@@ -83,8 +84,8 @@ class HostReplayBuffer(Buffer):
         for name in ("action", "reward", "terminated", "last"):
             getattr(store, name)[lane, here] = getattr(step, name)[row]
             getattr(store, name)[lane, after] = 0
-        store.frame[lane, here] = self.frames.newest(step.observation)[row]
-        store.frame[lane, after] = self.frames.newest(step.next_observation)[row]
+        store.frame[lane, here] = self.frames.newest_frame(step.observation)[row]
+        store.frame[lane, after] = self.frames.newest_frame(step.next_observation)[row]
         store.step[lane, here], store.step[lane, after] = True, False
         store.age[lane, here], store.age[lane, after] = age[row], age[row] + 1
         store.last[lanes[cut], (cursor[cut] - 1) % slots] = True
@@ -104,45 +105,39 @@ class HostReplayBuffer(Buffer):
         count = self.frames.num_stored
         return np.array([count(self._of(state, seed)) for seed in range(self.num_seeds)])
 
-    def draw(self, state: FrameReplayState, first: int, count: int) -> tuple[Drawn, int]:
-        """What updates number `first` to `first + count - 1` learn from, [seeds, updates, ...], or
-        the first of them, if that is too much at once; and how many those are. Seed i of a run of
-        seed s draws what a run of seed s + i would, whenever it is asked."""
-        drawn = [self._draw(state, first)]
-        most = max(1, LARGEST_DRAW // sum(x.nbytes for x in jax.tree.leaves(drawn)))
+    def sample_updates(
+        self, state: FrameReplayState, first: int, count: int
+    ) -> tuple[FrameSample, int]:
+        """Sample for updates number `first` to `first + count - 1`, [seeds, updates, ...], or for
+        the first of them, if all are too many bytes; also return for how many. Seed i of a run of
+        seed s samples what a run of seed s + i would. No state of a generator is needed."""
+        samples = [self._sample_update(state, first)]
+        most = max(1, LARGEST_SAMPLE // sum(x.nbytes for x in jax.tree.leaves(samples)))
         count = min(count, most)
-        drawn += [self._draw(state, update) for update in range(first + 1, first + count)]
-        return jax.tree.map(_side_by_side, *drawn), count
-
-    def _draw(self, state: FrameReplayState, update: int) -> Drawn:
-        drawn = [
-            self._draw_of_seed(
-                self._of(state, seed), np.random.default_rng([self.seed + seed, update])
-            )
-            for seed in range(self.num_seeds)
+        samples += [
+            self._sample_update(state, update) for update in range(first + 1, first + count)
         ]
-        return jax.tree.map(lambda *x: x[0][None] if len(x) == 1 else np.stack(x), *drawn)
+        return jax.tree.map(partial(_stack, axis=1), *samples), count
 
-    def _draw_of_seed(self, state: FrameReplayState, random: np.random.Generator) -> Drawn:
-        frames = self.frames
+    def _sample_update(self, state: FrameReplayState, update: int) -> FrameSample:
+        frames, samples = self.frames, []
         size, tries = frames.batch_size, TRIES if frames.sequences is None else 1
-        total = int(frames.choices(state)[1].sum())
-        nth = random.integers(max(total, 1), size=(size, tries))
-        weight = np.full(size, total > 0, np.float32)
-        return frames.gather(state, *frames.locate(state, nth), weight)
+        for seed in range(self.num_seeds):
+            own, random = self._of(state, seed), np.random.default_rng([self.seed + seed, update])
+            total = int(frames.choices(own)[1].sum())
+            nth = random.integers(max(total, 1), size=(size, tries))
+            weight = np.full(size, total > 0, np.float32)
+            samples.append(frames.gather(own, *frames.locate(own, nth), weight))
+        return jax.tree.map(partial(_stack, axis=0), *samples)
 
-    def sample(self, state: Drawn, key: Key, hyper: Hyper) -> tuple[Batch, None]:
-        """The batch of what the host has drawn for one update."""
+    def sample(self, state: FrameSample, key: Key, hyper: Hyper) -> tuple[Batch, None]:
+        """Make the batch of what the host has sampled for one update."""
         return to_batch(state, hyper), None
 
     def state_dict(self, state: FrameReplayState) -> StateDict:
-        """Copies [seeds, lanes, ...] without the slots that were never written to: in memory, or of
-        what is in a file, in another one."""
-        used = int(np.max(np.maximum(state.cursor, state.stored))) + 1
-        views = {
-            name: array[:, :, :used] if name.startswith("storage.") else array
-            for name, array in self._arrays(state).items()
-        }
+        """Copy arrays [seeds, lanes, ...], without the slots that were never written to: in memory,
+        or in another file, if they are in a file."""
+        views = trim_storage(self._arrays(state))
         if self.directory is not None:
             return copy_to_file(views, self.directory)
         return {name: to_host(array) for name, array in views.items()}
@@ -165,16 +160,14 @@ class HostReplayBuffer(Buffer):
         return empty
 
     def _arrays(self, state: FrameReplayState) -> StateDict:
-        flat = {f"storage.{name}": array for name, array in state.storage._asdict().items()}
+        flat = add_prefix("storage", state.storage._asdict())
         flat |= {"cursor": state.cursor, "stored": state.stored, "age": state.age}
         if state.recurrent_state is not None:
             flat["recurrent_state"] = state.recurrent_state
-        named = {
-            name: np.reshape(array, (self.num_seeds, self.frames.lanes, *array.shape[1:]))
-            for name, array in flat.items()
-        }
+        axes = (self.num_seeds, self.frames.lanes)
+        arrays = {name: np.reshape(x, (*axes, *x.shape[1:])) for name, x in flat.items()}
         # Positions that have wrapped around mean nothing with another number of slots.
-        return named | {"slots": np.array(self.num_slots)}
+        return arrays | {"slots": np.array(self.num_slots)}
 
     def _of(self, state: FrameReplayState, seed: int) -> FrameReplayState:
         lanes = self.frames.lanes
@@ -186,8 +179,9 @@ def is_of_host(arrays: StateDict) -> bool:
     return "slots" in arrays
 
 
-def _side_by_side(*arrays: np.ndarray) -> np.ndarray:
-    return arrays[0][:, None] if len(arrays) == 1 else np.stack(arrays, axis=1)
+def _stack(*arrays: np.ndarray, axis: int) -> np.ndarray:
+    """Stack arrays; a single one is not copied."""
+    return np.expand_dims(arrays[0], axis) if len(arrays) == 1 else np.stack(arrays, axis)
 
 
 def _in_file(shapes: FrameReplayState, directory: Path) -> FrameReplayState:

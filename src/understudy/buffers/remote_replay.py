@@ -1,4 +1,4 @@
-"""Replay that lies with other processes, as the learner sees it."""
+"""Replay that other processes store, as the learner sees it."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -12,7 +12,7 @@ from understudy.types import Chunk, Key, Spec
 class RemoteReplayBuffer(Buffer):
     """Stores nothing: chunks are sent to the gradient workers, which sample."""
 
-    fed: ClassVar[bool] = True
+    external: ClassVar[bool] = True
 
     spec: Spec
 

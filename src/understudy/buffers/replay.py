@@ -8,8 +8,9 @@ One slot of each lane, the one under the cursor, is never sampled: an n-step sum
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +18,18 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.buffers import sum_tree
 from understudy.buffers.base import (
+    NOWHERE,
     Buffer,
     Hyper,
     Indices,
     Priorities,
+    get_lanes,
+    init_storage,
     lanes_of,
-    load_used_slots,
-    own_lanes,
-    put_lanes,
-    revise,
-    used_slots_state_dict,
+    set_lanes,
 )
-from understudy.buffers.step_shapes import row_shapes
 from understudy.ops.exploration import below
 from understudy.ops.returns import n_step as n_step_return
-from understudy.state_dict import StateDict
 from understudy.types import Batch, Chunk, Key, Spec, Step
 
 
@@ -60,47 +58,33 @@ class ReplayBuffer(Buffer):
 
     def init(self) -> ReplayState:
         lanes, slots = self.lanes, self.num_slots
-        storage = jax.tree.map(
-            lambda x: jnp.zeros((lanes, slots, *x.shape), x.dtype), row_shapes(self.spec)
-        )
-        priorities = None
-        if self.priority_exponent is not None:
-            priorities = Priorities(sum_tree.create(lanes * slots), jnp.float32(1.0))
-        # Two arrays, not one twice: donated buffers must not be shared.
         return ReplayState(
-            storage=storage,
+            storage=init_storage(self.spec, lanes, slots),
+            # Two arrays, not one twice: donated buffers must not be shared.
             cursor=jnp.zeros(lanes, jnp.int32),
             stored=jnp.zeros(lanes, jnp.int32),
-            priorities=priorities,
+            priorities=self.init_priorities(lanes * slots),
         )
 
     def add(self, state: ReplayState, chunk: Chunk) -> ReplayState:
         """Append all steps at once. Rows that are not valid are not written."""
         slots, lane, valid = self.num_slots, lanes_of(chunk), chunk.valid
         assert len(valid) < slots, f"{len(valid)} steps do not fit {slots} slots of a lane"
-        cursor, stored = own_lanes(chunk, state.cursor), own_lanes(chunk, state.stored)
+        cursor, stored = get_lanes(chunk, state.cursor), get_lanes(chunk, state.stored)
         slot, ended, latest, total = self._places(chunk, cursor)
         rows = chunk.steps._replace(last=chunk.steps.last | ended)
-        lanes = jnp.broadcast_to(lane, slot.shape)
-
-        def write(store: Array, row: Array) -> Array:
-            return _scatter(store, lanes.reshape(-1), slot.reshape(-1), row)
-
-        storage = jax.tree.map(write, state.storage, rows)
-        storage = storage._replace(
-            last=_scatter(
-                state.storage.last,
-                jnp.concatenate([lanes.reshape(-1), lane]),
-                jnp.concatenate([slot.reshape(-1), latest]),
-                jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)]),
-            )
-        )
+        place = (jnp.broadcast_to(lane, slot.shape).reshape(-1), slot.reshape(-1))
+        # A cut also marks a step of an earlier chunk as an episode's last one.
+        marked = [jnp.concatenate(pair) for pair in zip(place, (lane, latest), strict=True)]
+        last = jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)])
+        storage = jax.tree.map(lambda x, row: _scatter(x, place, row), state.storage, rows)
+        storage = storage._replace(last=_scatter(state.storage.last, marked, last))
         after = (cursor + total) % slots
         return ReplayState(
             storage=storage,
-            cursor=put_lanes(chunk, state.cursor, after),
-            stored=put_lanes(chunk, state.stored, jnp.minimum(stored + total, slots - 1)),
-            priorities=self._make_drawable(state, lane, slot, after),
+            cursor=set_lanes(chunk, state.cursor, after),
+            stored=set_lanes(chunk, state.stored, jnp.minimum(stored + total, slots - 1)),
+            priorities=self._prioritize(state, lane, slot, after),
         )
 
     def _places(self, chunk: Chunk, cursor: Array) -> tuple[Array, Array, Array, Array]:
@@ -122,7 +106,7 @@ class ReplayBuffer(Buffer):
         latest = jnp.where(at_first, (cursor - 1) % slots, slots + time)
         return slot, ended, latest, before[-1] + advance[-1]
 
-    def _make_drawable(
+    def _prioritize(
         self, state: ReplayState, lane: Array, slot: Array, after: Array
     ) -> Priorities | None:
         """Give new steps the largest priority, and the slot that comes next none."""
@@ -130,8 +114,7 @@ class ReplayBuffer(Buffer):
             return None
         tree, largest = state.priorities
         first = lane * self.num_slots
-        nowhere = jnp.iinfo(jnp.int32).max
-        fresh = jnp.where(slot < self.num_slots, first + slot, nowhere).reshape(-1)
+        fresh = jnp.where(slot < self.num_slots, first + slot, NOWHERE).reshape(-1)
         value = jnp.concatenate([jnp.full(fresh.shape, largest), jnp.zeros(lane.shape)])
         place = jnp.concatenate([fresh, first + after])
         return Priorities(sum_tree.write(tree, place, value), largest)
@@ -140,7 +123,7 @@ class ReplayBuffer(Buffer):
         return jnp.sum(state.stored)
 
     def sample(self, state: ReplayState, key: Key, hyper: Hyper) -> tuple[Batch, Indices]:
-        """A batch with n-step sums that never cross an episode. The buffer must not be empty.
+        """Sample a batch with n-step sums that never cross an episode; the buffer holds a step.
 
         Weights are (N · probability)^−β, which undoes the bias of unequal probabilities to the
         extent of the exponent β; ones where all are equal."""
@@ -194,30 +177,15 @@ class ReplayBuffer(Buffer):
         reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
         return reward, discount, (first + offset) % slots
 
-    def get_priorities(self, state: ReplayState) -> Priorities | None:
-        return state.priorities
 
-    def update_priorities(
-        self, state: ReplayState, indices: Any, errors: Array, weight: Array, accepted: Array
-    ) -> Priorities | None:
-        if state.priorities is None or self.priority_exponent is None:
-            return None
-        return revise(state.priorities, indices, errors, self.priority_exponent, accepted)
-
-    def state_dict(self, state: ReplayState) -> StateDict:
-        return used_slots_state_dict(state)
-
-    def load_state_dict(self, empty: ReplayState, arrays: StateDict) -> ReplayState:
-        return load_used_slots(empty, arrays)
-
-
-def _scatter(store: Array, lane: Array, slot: Array, row: Array) -> Array:
-    """Write rows [time, lanes, ...] to places that differ; slots that do not exist are dropped.
+def _scatter(store: Array, place: Sequence[Array], row: Array) -> Array:
+    """Write rows [time, lanes, ...] to places (lane, slot) that differ; slots that do not exist are
+    dropped.
 
     The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice, folds
     that into the gathers of a `sample` that follows, and then copies the whole storage in order to
     keep its old and its new version. So a single row is written twice, once to no slot."""
-    rows = row.reshape(-1, *store.shape[2:]).astype(store.dtype)
+    (lane, slot), rows = place, row.reshape(-1, *store.shape[2:]).astype(store.dtype)
     if len(rows) == 1:
         nowhere = jnp.int32(store.shape[1])
         lane, slot = jnp.zeros(2, jnp.int32) + lane, jnp.stack([slot[0], nowhere + 1])

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from understudy.buffers.base import Buffer, Hyper
-from understudy.buffers.step_shapes import row_shapes
+from understudy.buffers.base import Buffer, Hyper, init_storage
 from understudy.types import Chunk, Key, Spec, Step, Trajectory
 
 
@@ -36,13 +35,9 @@ class RolloutBuffer(Buffer):
         return self.horizon + 1
 
     def init(self) -> RolloutState:
-        shape = (self.horizon, self.lanes)
-        storage = jax.tree.map(
-            lambda x: jnp.zeros((*shape, *x.shape), x.dtype), row_shapes(self.spec)
-        )
-        width = self.recurrent_width
+        shape, width = (self.horizon, self.lanes), self.recurrent_width
         return RolloutState(
-            storage=storage,
+            storage=init_storage(self.spec, *shape),
             valid=jnp.zeros(shape, bool),
             cursor=jnp.int32(0),
             recurrent_state=jnp.zeros((*shape, width)) if width else None,
@@ -50,26 +45,22 @@ class RolloutBuffer(Buffer):
         )
 
     def add(self, state: RolloutState, chunk: Chunk) -> RolloutState:
-        """Append steps of every lane; after the last place comes the first again."""
+        """Append steps of every lane; the first place follows the last one."""
         assert chunk.first_lane is None, "a rollout takes the steps of all lanes together"
         assert len(chunk.valid) < self.num_slots, "a chunk does not fit a lane"
         new = (chunk.steps, chunk.valid, chunk.recurrent_state, chunk.extras)
-        if len(chunk.valid) == self.horizon:  # nothing of the old rollout stays
-            steps, valid, recurrent_state, extras = new
-            return RolloutState(steps, valid, jnp.zeros_like(state.cursor), recurrent_state, extras)
-        old = (state.storage, state.valid, state.recurrent_state, state.extras)
-        time = (state.cursor + jnp.arange(len(chunk.valid), dtype=jnp.int32)) % self.horizon
-        written = jax.tree.map(
-            lambda store, row: store.at[time].set(row.astype(store.dtype)), old, new
-        )
-        storage, valid, recurrent_state, extras = written
-        cursor = (state.cursor + len(chunk.valid)) % self.horizon
+        cursor = jnp.zeros_like(state.cursor)
+        if len(chunk.valid) < self.horizon:  # else nothing of the old rollout stays
+            old = (state.storage, state.valid, state.recurrent_state, state.extras)
+            time = (state.cursor + jnp.arange(len(chunk.valid), dtype=jnp.int32)) % self.horizon
+            new = jax.tree.map(lambda x, row: x.at[time].set(row.astype(x.dtype)), old, new)
+            cursor = (state.cursor + len(chunk.valid)) % self.horizon
+        storage, valid, recurrent_state, extras = new
         return RolloutState(storage, valid, cursor, recurrent_state, extras)
 
     def sample(self, state: RolloutState, key: Key, hyper: Hyper) -> tuple[Trajectory, None]:
-        """All of it, in the order in which it happened. The oldest step lies under the cursor. A
-        row that is `last` but not valid cuts the open episode: the step before it counts as its
-        last."""
+        """Return all steps in order; the oldest is under the cursor. A row that is `last` but not
+        valid cuts the open episode: the step before it counts as its last."""
         stored = (state.storage, state.valid, state.extras)
         steps, valid, extras = jax.tree.map(lambda x: jnp.roll(x, -state.cursor, axis=0), stored)
         cut = steps.last & ~valid

@@ -1,16 +1,16 @@
-"""Priorities that can be drawn from: a tree of sums over the leaves.
+"""A sum tree: sample leaves in proportion to their values.
 
-Every node is the sum of its block of children, so that a leaf is drawn by one descent and a
-changed leaf concerns its ancestors only. Ancestors are added up anew, never corrected by a
-difference: after a billion writes the sums are as good as after the first.
+Every node is the sum of its block of children. So one descent samples a leaf, and a changed leaf
+changes its ancestors only. Ancestors are summed anew, never corrected by a difference: rounding
+errors do not accumulate.
 
-A block is held as a column, [fan-out, batch]: searching it is then a product with a triangle and
-reductions over rows as long as the batch. A fan-out of 8 was the fastest of 4 to 128, with two
-written, 256 drawn and 256 written of a million leaves on a CPU.
+A block is stored as a column [fan-out, batch]: a search is then a product with a triangular matrix
+and reductions over rows as long as the batch. A fan-out of 8 was the fastest of 4 to 128, with two
+written, 256 sampled and 256 written of a million leaves on a CPU.
 
-A donated tree is updated in place where XLA can tell that nobody reads the old version any
-more: each read must feed the write that follows. Draws that decide the places of the next write
-do; a `read` whose result the next write does not depend on costs a copy of all the leaves.
+XLA updates a donated tree in place if no later operation reads the old version: each read must feed
+the write that follows. Samples that decide the places of the next write do; a `read` whose result
+the next write does not depend on costs a copy of all leaves.
 """
 
 import math
@@ -29,21 +29,12 @@ class SumTree(NamedTuple):
     levels: tuple[Float[Array, " _nodes"], ...]  # the root's children first, the leaves last
 
 
-def _sizes(leaves: int) -> list[int]:
+def create(leaves: int) -> SumTree:
+    """A tree of zeros: nothing can be sampled from it yet."""
     sizes = [leaves]
     while sizes[0] > FAN_OUT:
         sizes.insert(0, math.ceil(sizes[0] / FAN_OUT))
-    return sizes
-
-
-def size_in_bytes(leaves: int) -> int:
-    """What `create` will allocate."""
-    return 4 * sum(_sizes(leaves))
-
-
-def create(leaves: int) -> SumTree:
-    """A tree of zeros: nothing can be drawn from it yet."""
-    return SumTree(tuple(jnp.zeros(size) for size in _sizes(leaves)))
+    return SumTree(tuple(jnp.zeros(size) for size in sizes))
 
 
 def total(tree: SumTree) -> Scalar:
@@ -107,28 +98,26 @@ def _descend(
         left = mass - jnp.sum(jnp.where(rank < child, block, 0.0), axis=0)
         mass = jnp.maximum(left + rest, 0.0)
         rest = rest - (mass - left)
-        # Out of the block, not by another read, which the next write would not wait for.
+        # From the block, not by another read, which the next write would not wait for.
         value = jnp.sum(jnp.where(rank == child, block, 0.0), axis=0)
         node = node * FAN_OUT + child
     return node, value
 
 
 def find(tree: SumTree, mass: Float[Array, " k"]) -> Int32[Array, " k"]:
-    """The leaf in whose interval the mass falls, leaves being laid end to end from 0 to the total.
-
-    Never a leaf of value 0, unless all are: then it is the first.
-    """
+    """Find the leaf in whose interval the mass falls; the intervals follow one another from 0 to
+    the total. A leaf of value 0 is found only if all values are 0: the first one."""
     return _descend(tree, mass, jnp.zeros_like(mass))[0]
 
 
 def sample(
     tree: SumTree, key: Key, count: int
 ) -> tuple[Int32[Array, " count"], Float[Array, " count"]]:
-    """Leaves drawn in proportion to their values, one from each of `count` equal slices of the
-    total, and the probability of each. The tree must not be empty.
+    """Sample leaves in proportion to their values, one from each of `count` equal slices of the
+    total; also return the probability of each. The tree must not be empty.
 
-    A slice and the place in it are kept apart, as one float32 has too few digits for both: of a
-    million leaves, those of small value would be met by no number at all.
+    A slice and the place in it are separate numbers, because one float32 has too few digits for
+    both: of a million leaves, those of small value would never be sampled.
     """
     whole = total(tree)
     begin = jnp.arange(count) * (whole / count)

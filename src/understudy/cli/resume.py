@@ -19,7 +19,7 @@ from understudy.runs.checkpoint import LARGEST_MANIFEST
 from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.run_directory import RUN_JSON
 from understudy.runs.schema import table, text, whole
-from understudy.training.devices import suit
+from understudy.training.devices import configure_process
 
 
 def parser(arguments: list[str]) -> Parser:
@@ -72,7 +72,7 @@ def _suit(about: dict[str, Any]) -> None:
     algorithm = available().get(about["algorithm"])
     try:
         if algorithm is not None:  # loading explains an unknown one
-            suit(algorithm.config_class(**about["config"]).needs)
+            configure_process(algorithm.config_class(**about["config"]).needs)
     except (KeyError, TypeError, OverflowError, ConfigError) as error:
         raise CheckpointError(f"{RUN_JSON} is damaged: {error}") from error
 

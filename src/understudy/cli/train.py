@@ -16,7 +16,7 @@ from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
 from understudy.runs.config import RunConfig
-from understudy.training.devices import suit
+from understudy.training.devices import configure_process
 
 DEFAULT_ALGORITHM, DEFAULT_ENVIRONMENT = "sac", "Pendulum-v1"
 DESCRIPTION = """\
@@ -71,7 +71,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _make_agent(plan: Plan) -> Agent:
     train, run = plan.run[TrainSettings], plan.run[RunSettings]
-    suit(find(plan.schema.name)(plan.config).needs)
+    configure_process(find(plan.schema.name)(plan.config).needs)
     return agent_class(plan.schema.name)(
         plan.env,
         plan.config,

@@ -20,11 +20,11 @@ from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
 from understudy.distributed.supervisor import Slot, Supervisor, read_recipe, retry_while_full
-from understudy.training.gradient_sharding import Shares, check_shares
-from understudy.training.rollout_updates import minibatch, minibatch_rows
+from understudy.training.gradient_sharding import BatchSharding, check_shares
+from understudy.training.learner import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
-from understudy.training.update import LearnerState, Ready, ready
+from understudy.training.update import LearnerState, UpdateInputs, sample_inputs
 from understudy.types import ConfigError
 
 
@@ -163,7 +163,7 @@ class BatchWorkers(GradientWorkers):
 
     def __init__(self, setup: TrainingSetup, cluster: Cluster, buffer: Buffer | None = None):
         """`buffer` is the setup's own unless given."""
-        self._shares, self._num_seeds = Shares(setup), setup.num_seeds
+        self._shares, self._num_seeds = BatchSharding(setup), setup.num_seeds
         self._tasks: dict[int, Task] = {}  # not answered yet, by number
         self._waiting: deque[int] = deque()  # numbers of those that no worker has
         self._number = 0
@@ -175,13 +175,13 @@ class BatchWorkers(GradientWorkers):
     def use_buffer(self, buffer: Buffer) -> None:
         """Compile what samples from this buffer."""
         self._buffer, shares, num_seeds = buffer, self._shares, self._num_seeds
-        self._ready = jax.jit(over_seeds(partial(ready, self.algorithm, buffer), num_seeds))
+        self._ready = jax.jit(over_seeds(partial(sample_inputs, self.algorithm, buffer), num_seeds))
         self._minibatch = jax.jit(over_seeds(minibatch, num_seeds, shared=(2,)))
         self._send = jax.jit(shares.send, static_argnums=2)
 
         def receive(
-            answers: Any, learner: LearnerState, priorities: Any, experience: Any, now: Ready,
-            mask: Any,
+            answers: Any, learner: LearnerState, priorities: Any, experience: Any,
+            now: UpdateInputs, mask: Any,
         ):  # fmt: skip
             if priorities is not None:
                 experience = buffer.with_priorities(experience, priorities)
@@ -223,15 +223,15 @@ class BatchWorkers(GradientWorkers):
         number, answer = self._next_answer()
         return self.in_flight.pop(number), answer
 
-    def sample(self, learner: LearnerState, experience: Any, index: int) -> Ready:
+    def sample(self, learner: LearnerState, experience: Any, index: int) -> UpdateInputs:
         buffer: Any = self._buffer
-        if buffer.fed:
-            drawn, _ = buffer.draw(experience, index, 1)
+        if buffer.external:
+            drawn, _ = buffer.sample_updates(experience, index, 1)
             experience = jax.tree.map(lambda x: x[:, 0], drawn)
         return self._ready(learner.state, experience)
 
     def _ask(
-        self, learner: LearnerState, now: Ready, index: int, parts: int
+        self, learner: LearnerState, now: UpdateInputs, index: int, parts: int
     ) -> tuple[Any, list[int]]:
         """Ask for gradients of so many parts of a batch, and return the numbers of the tasks."""
         mask = self.algorithm.update_mask(index)
@@ -289,7 +289,7 @@ class GradientProcess:
     """Runs in a worker's process."""
 
     def __init__(self, recipe: list[Any], index: int, attempt: int):
-        shares = Shares(read_recipe(recipe))
+        shares = BatchSharding(read_recipe(recipe))
         self._answer = jax.jit(shares.answer, static_argnums=3)
 
     def pid(self) -> int:

@@ -30,7 +30,7 @@ from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
-from understudy.training.step_packing import as_bytes, rows_of, step_rows
+from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
 from understudy.training.trainer import Trainer
 from understudy.training.transport import Rows, Transport
 from understudy.training.update_schedule import UpdateSchedule
@@ -57,22 +57,22 @@ class ClusterTrainer(Trainer):
                 "that come one by one cannot have it; use mode='sync'"
             )
         # The learner and its buffer have a lane for every environment of all collectors.
-        self.setup = widened(setup, cluster)
+        wide = widened(setup, cluster)
         if cluster.gradient_workers:
-            check(self.setup, cluster)
-        self._rows = step_rows(setup.algorithm, setup.spec)
+            check(wide, cluster)
+        self._rows = step_dtype(setup.algorithm, setup.spec)
         sharded = cluster.replay == "sharded"
-        started = self._start(RemoteReplayBuffer(setup.spec) if sharded else None)
-        self.held = self.transport = Transport(setup.algorithm, self.buffer, self._rows, *started)
+        states = self.initialize(wide, RemoteReplayBuffer(setup.spec) if sharded else None)
+        self.states = self.transport = Transport(setup.algorithm, self.buffer, self._rows, *states)
         self.setup = setup
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
         self._ray = join(cluster)
         self.workers: GradientWorkers | None = None
         if sharded:
-            self.workers = ShardWorkers(self._wide_setup, cluster)
+            self.workers = ShardWorkers(self.buffer_setup, cluster)
         elif cluster.gradient_workers:
-            self.workers = BatchWorkers(self._wide_setup, cluster, self.buffer)
+            self.workers = BatchWorkers(self.buffer_setup, cluster, self.buffer)
         self._recipe = Recipe(setup, source, guard)
         # Started by `collectors`, once it is known whether a checkpoint is loaded.
         self._collectors: Collectors | None = None
@@ -85,7 +85,7 @@ class ClusterTrainer(Trainer):
 
     def _refuse_long_chunks(self) -> None:
         """A delivery, and the row before it that may end an episode, must fit a lane of replay."""
-        wide = self._wide_setup
+        wide = self.buffer_setup
         if not self._on_policy and self._length + 1 >= wide.buffer.num_slots:
             raise ConfigError(
                 f"a delivery of {self._length} steps does not fit replay, which holds "
@@ -275,8 +275,8 @@ class ClusterTrainer(Trainer):
             facts |= self.workers.metrics()
         return {name: float(value) for name, value in facts.items()}
 
-    def _move_experience(self, places: tuple[str, ...]) -> None:
-        super()._move_experience(places)
+    def move_experience(self, places: tuple[str, ...]) -> None:
+        super().move_experience(places)
         if isinstance(self.workers, BatchWorkers):
             self.workers.use_buffer(self.buffer)
 
@@ -308,7 +308,7 @@ class ClusterTrainer(Trainer):
                 "place": np.array(delivery.slot),
                 "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
             }
-            fields = {name: delivery.rows[name] for name in self._rows.fields}
+            fields = {name: delivery.rows[name] for name in self._rows.names or ()}
             named |= add_prefix(f"arrived.{number}", about | add_prefix("rows", fields))
         return named
 
@@ -330,7 +330,7 @@ class ClusterTrainer(Trainer):
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setup.num_seeds
             slot = int(one["place"])
-            rows = rows_of(self._rows.dtype, select_prefix(one, "rows"))
+            rows = pack_rows(self._rows, select_prefix(one, "rows"))
             delivery = Delivery(slot, attempts[slot], order, rows, empty, {}, bool(torn))
             self.arrived.append(delivery)
             number += 1

@@ -28,11 +28,11 @@ from understudy.distributed.supervisor import Answer, Slot, read_recipe
 from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.compilation import set_up_compilation
-from understudy.training.gradient_sharding import Draws
+from understudy.training.gradient_sharding import ReplaySharding
 from understudy.training.replay_placement import init_program, room
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
-from understudy.training.step_packing import RowType, step_rows, to_chunk
+from understudy.training.step_packing import step_dtype, to_chunk, unpack_rows
 from understudy.training.transport import Rows
 from understudy.training.update import LearnerState
 from understudy.types import ConfigError
@@ -72,10 +72,10 @@ class ShardProcess:
         self._empty = init_program(self._buffer, num_seeds, None)
         self._experience, self._index = self._empty(), np.int32(index)
         self._number = 0  # of the last chunk that was added
-        rows = step_rows(setup.algorithm, setup.spec)
+        rows = step_dtype(setup.algorithm, setup.spec)
         add = over_seeds(partial(add_rows, self._buffer, rows), num_seeds)
         self._add = jax.jit(add, donate_argnums=0)
-        draws = Draws(setup, self._buffer)
+        draws = ReplaySharding(setup, self._buffer)
         self._answer = jax.jit(draws.answer, static_argnums=3)
 
     def pid(self) -> int:
@@ -98,10 +98,10 @@ class ShardProcess:
         self._experience = self._buffer.load_state_dict(self._empty(), own)
 
 
-def add_rows(buffer: Buffer, rows: RowType, experience: Any, given: Rows) -> Any:
+def add_rows(buffer: Buffer, rows: np.dtype, experience: Any, given: Rows) -> Any:
     """Add the steps of packed rows to a buffer's state."""
-    fields = rows.unpack(given.data)
-    return buffer.add(experience, to_chunk(fields, rows.fields, given.first_lane))
+    fields = unpack_rows(rows, given.data)
+    return buffer.add(experience, to_chunk(fields, rows, given.first_lane))
 
 
 @final
@@ -123,7 +123,7 @@ class ShardWorkers(GradientWorkers):
         self._chunks = self._missed = 0
         super().__init__(setup, cluster, ShardProcess, (setup, cluster))
         self._lanes = setup.num_envs // cluster.collectors  # of each collector
-        draws = Draws(setup, shard_buffer(setup, cluster, 0))
+        draws = ReplaySharding(setup, shard_buffer(setup, cluster, 0))
         self._send = jax.jit(draws.send)
         self._receive = jax.jit(draws.receive, static_argnums=2)
 

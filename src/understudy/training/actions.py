@@ -1,4 +1,4 @@
-"""Acting on the device: uniform actions, what acting remembers, and the map to a native
+"""Acting on the device: uniform actions, the first state of acting, and the map to a native
 environment's real bounds."""
 
 from typing import Any
@@ -14,7 +14,7 @@ from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Sp
 
 
 def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
-    """What `start_steps` asks for: uniform over the action space."""
+    """Random actions of the first `start_steps`, uniform over the action space."""
     if isinstance(spec.action, Continuous):
         return jax.random.uniform(key, (num_envs, spec.action.size), minval=-1.0, maxval=1.0)
     if isinstance(spec.action, Discrete):
@@ -24,8 +24,8 @@ def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:
 
 
 def to_real(action: Array, spec: Spec) -> Array:
-    """From [-1, 1]^size to the environment's own, possibly asymmetric, bounds. Where some of them
-    are infinite, actions are in its own units, and finite bounds hold."""
+    """Map actions from [-1, 1]^size to the environment's real, possibly asymmetric, bounds. If one
+    of them is infinite, actions are in real units, clipped to the finite bounds."""
     if isinstance(spec.action, Joint):
         own = spec.action.of
         action = action[:, None] // jnp.array(place_values(own)) % jnp.array(own.choices)
@@ -40,5 +40,5 @@ def to_real(action: Array, spec: Spec) -> Array:
 
 
 def initial_memory(algorithm: Algorithm, policy: Any, num_seeds: int, num_envs: int) -> Tree:
-    """What acting carries before a first step, for every seed; `policy` has a seed axis."""
+    """The state of acting before the first step, of every seed; `policy` has a seed axis."""
     return over_seeds(lambda one: algorithm.memory(one, num_envs), num_seeds)(policy)

@@ -1,4 +1,4 @@
-"""Acting: the policies of some of the seeds, what they remember, and their random keys."""
+"""Acting: the policies of some of the seeds, their recurrent states and their random keys."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from understudy.training.actions import initial_memory, uniform_actions
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, over_seeds, seed_keys
 from understudy.training.setup import TrainingSetup
-from understudy.training.step_packing import acting_rows, as_bytes, extras_of
+from understudy.training.step_packing import acting_dtype, as_bytes, extras_of, unpack_rows
 from understudy.types import Key, Tree
 
 MOST_LOOKS = 5_000  # about half a millisecond
 
 
 class Acted(NamedTuple):
-    """Actions that were decided, and what goes into the record with them."""
+    """Computed actions, and what is recorded with them."""
 
     action: Any  # [K, N, ...]
     extras: dict[str, Array]
@@ -31,7 +31,7 @@ class Acted(NamedTuple):
 
 @final
 class Actor:
-    """Decides the actions of some of the seeds."""
+    """Computes the actions of some of the seeds."""
 
     def __init__(
         self, setup: TrainingSetup, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
@@ -54,10 +54,10 @@ class Actor:
         # Committed to where acting happens: the act programs follow them there.
         self.memory, self.key = jax.device_put((memory, keys), device)
         self.policy: Tree = None  # of all seeds, in the form that acting takes
-        self.acted: Acted | None = None  # what was decided and not done yet
+        self.acted: Acted | None = None  # the next actions, if they are computed already
 
     def act(self, seen: np.ndarray, random: bool) -> None:
-        """Have the next actions decided, by rows [K, N] of what was seen. Returns at once."""
+        """Start to compute the next actions for rows [K, N] of observations. Returns at once."""
         before = self.memory
         action, extras, self.memory, self.key = self.programs[random](
             self.policy, before, as_bytes(seen), self.key
@@ -65,8 +65,8 @@ class Actor:
         self.acted = Acted(action, extras, before)
 
     def take(self, look: bool) -> Acted:
-        """What was decided, once it is. `look` for it before sleeping until it comes: being woken
-        takes longer than a small network's acting. Only where nothing else could use the core."""
+        """Wait for the computed actions. With `look`, poll before sleeping: waking up takes longer
+        than acting with a small network. Only where nothing else could use the core."""
         acted, self.acted = self.acted, None
         assert acted is not None, "act comes before step"
         for _ in range(MOST_LOOKS if look else 0):
@@ -76,7 +76,7 @@ class Actor:
 
 
 def join(trees: list[Tree]) -> Tree:
-    """What the parts of the seeds hold, as one."""
+    """Concatenate the trees of parts of the seeds."""
     return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *trees)
 
 
@@ -87,16 +87,16 @@ def act_program(
     read_policy: Callable[[Tree], Any],
     random: bool,
 ) -> Any:
-    """The compiled act program, lifted over seeds. It is given the policies of all seeds, and uses
+    """The compiled act program, lifted over seeds. It receives the policies of all seeds, and uses
     those of its part."""
     algorithm, spec, num_envs = setup.algorithm, setup.spec, setup.num_envs
-    rows, names = acting_rows(spec), extras_of(algorithm)
+    rows, names = acting_dtype(spec), extras_of(algorithm)
 
     def act(policy: Tree, memory: Tree, data: Array, key: Key):
         key, draw_key = jax.random.split(key)
         if random and not isinstance(memory, Memory):
             return uniform_actions(spec, num_envs, draw_key), {}, memory, key
-        seen = rows.unpack(data)
+        seen = unpack_rows(rows, data)
         action, memory, extras = algorithm.act(
             read_policy(policy), memory, seen["observation"], seen["first"], draw_key, True
         )

@@ -1,8 +1,8 @@
 """The collector of the host loop: acts, steps the environments, and records what happened.
 
-A collector is the same object beside the learner and in a process of its own: it needs a policy,
-and gives chunks of steps. Where the environments can be stepped in parts, each part's next actions
-are decided while the others are stepped.
+A collector is the same object in the learner's process and in a process of its own: it needs a
+policy, and returns chunks of steps. Where the environments can be stepped in parts, the next
+actions of each part are computed while the others are stepped.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import (
     EXTRA,
     RECURRENT_STATE,
-    acting_rows,
+    acting_dtype,
     as_bytes,
     extras_of,
-    rows_of,
-    step_rows,
+    pack_rows,
+    step_dtype,
 )
 from understudy.types import Tree
 
@@ -48,8 +48,8 @@ class Collector:
         """For `policy` and `read_policy` see `Actor`. Collectors of one run draw their noise from
         different streams. The environments are stepped in parts if they are to be `divided`."""
         self.setup, self.envs = setup, envs
-        self.step_rows = step_rows(setup.algorithm, setup.spec).dtype
-        self.acting_rows = acting_rows(setup.spec).dtype
+        self.step_dtype = step_dtype(setup.algorithm, setup.spec)
+        self.acting_dtype = acting_dtype(setup.spec)
         self._extras = extras_of(setup.algorithm)
         num_seeds, num_envs = self.axes = (setup.num_seeds, setup.num_envs)
         rows = envs.divide(num_envs) if divided else [slice(0, envs.num_envs)]
@@ -63,35 +63,35 @@ class Collector:
         self.record: list[np.ndarray] = []  # [K, N] rows of the chunk at hand, one for each step
 
     def begin(self) -> None:
-        """Start everyone's first episode, unless that has happened."""
+        """Start the first episodes, unless they have begun."""
         if self.seen is None:
             self.see(self.envs.reset(), True)
 
     def use_policy(self, policy: Tree) -> None:
-        """Act by this one from now on."""
+        """Act with this policy from now on."""
         for actor in self.actors:
             actor.policy = policy
 
     def act(self, random: bool) -> None:
-        """Have the next actions decided; returns at once."""
+        """Start to compute the next actions; returns at once."""
         for actor, part in zip(self.actors, self.parts, strict=True):
             actor.act(self.seen[part], random)
 
     @property
     def has_acted(self) -> bool:
-        """Whether actions were decided that have not been done yet."""
+        """Whether the next actions are computed already."""
         return self.actors[0].acted is not None
 
     def step(self, look: bool = False, act_next: bool = False, random: bool = False) -> None:
-        """Do what was decided, and record it. With `act_next` have the actions after it decided
-        too, each part's at once. For `look` see `Actor`."""
+        """Step with the computed actions, and record the steps. With `act_next`, also start to
+        compute the actions after them, part by part. For `look` see `Actor`."""
         acted, actions, steps = [], [], []
         for place, actor in enumerate(self.actors):
             acted.append(actor.take(look))
             action = np.asarray(acted[-1].action)
             actions.append(action.reshape(-1, *action.shape[2:]))
             self.envs.send(actions[-1], place)
-        before, self.seen = self.seen, np.empty(self.axes, self.acting_rows)
+        before, self.seen = self.seen, np.empty(self.axes, self.acting_dtype)
         for place, (actor, part) in enumerate(zip(self.actors, self.parts, strict=True)):
             step = self.envs.receive(place)
             steps.append(step)
@@ -99,8 +99,8 @@ class Collector:
             if act_next:
                 actor.act(self.seen[part], random)
         step, action = _whole(steps), _joined(actions)
-        self.tally.count(step)
-        self.open_actions.note(action, step.last)
+        self.tally.add(step)
+        self.open_actions.add(action, step.last)
         self.record.append(self._rows_of(before, action, step, acted))
 
     def take_chunk(self) -> np.ndarray:
@@ -109,7 +109,7 @@ class Collector:
         if len(record) == 1:
             return record[0][:, None]
         # As bytes: NumPy compares all fields before it stacks rows.
-        return np.stack([as_bytes(rows) for rows in record], axis=1).view(self.step_rows)[..., 0]
+        return np.stack([as_bytes(rows) for rows in record], axis=1).view(self.step_dtype)[..., 0]
 
     def collect(self, policy: Tree, random: bool, iterations: int) -> np.ndarray:
         """That many steps of every environment by one policy, as rows [K, time, N]."""
@@ -124,7 +124,7 @@ class Collector:
         self, before: np.ndarray, action: np.ndarray, step: HostStep, acted: list[Acted]
     ) -> np.ndarray:
         # Fresh rows each time: on the CPU the device may read them in place, and later.
-        rows, seen = np.empty(len(action), self.step_rows), before.reshape(-1)
+        rows, seen = np.empty(len(action), self.step_dtype), before.reshape(-1)
         rows["observation"], rows["action"] = seen["observation"], action
         rows["reward"], rows["terminated"] = step.reward, step.terminated
         rows["last"], rows["valid"] = step.last, step.valid
@@ -139,7 +139,7 @@ class Collector:
 
     def see(self, observation: np.ndarray, first: Any) -> None:
         """Act on these observations [K·N, ...] next; `first` marks episodes that begin."""
-        self.seen = np.empty(self.axes, self.acting_rows)
+        self.seen = np.empty(self.axes, self.acting_dtype)
         self._see_part(self.seen, observation, first)
 
     def _see_part(self, part: np.ndarray, observation: np.ndarray, first: Any) -> None:
@@ -152,7 +152,7 @@ class Collector:
 
     @property
     def faults(self) -> dict[str, int]:
-        """What the environments did wrong and was survived, counted since the start."""
+        """Faults of environments that were survived, counted since the start."""
         return self.envs.faults
 
     def state_dict(self) -> StateDict:
@@ -163,15 +163,15 @@ class Collector:
         arrays |= add_prefix("memory", state_dict(join([actor.memory for actor in self.actors])))
         if self.seen is None:  # nothing has happened yet
             return arrays
-        fields = self.acting_rows.fields or ()
+        fields = self.acting_dtype.names or ()
         arrays |= add_prefix("seen", {name: self.seen[name].copy() for name in fields})
         if self.record:
-            chunk, fields = np.stack(self.record), self.step_rows.fields or ()
+            chunk, fields = np.stack(self.record), self.step_dtype.names or ()
             arrays |= add_prefix("chunk", {name: chunk[name] for name in fields})
         return arrays | add_prefix("environments", self.open_actions.state_dict(self.envs))
 
     def load_state_dict(self, arrays: StateDict) -> None:
-        """Go on from there. Environments come back by repeating the actions of open episodes."""
+        """Continue from a `state_dict`. Environments repeat the actions of open episodes."""
         actors = self.actors
         memory = join([actor.memory for actor in actors])
         memory = load_state_dict(memory, select_prefix(arrays, "memory"))
@@ -184,16 +184,16 @@ class Collector:
         if not seen:
             return
         if chunk:
-            self.record = list(rows_of(self.step_rows, chunk))
-        before = rows_of(self.acting_rows, seen).reshape(-1)
+            self.record = list(pack_rows(self.step_dtype, chunk))
+        before = pack_rows(self.acting_dtype, seen).reshape(-1)
         spec = self.setup.spec.action.stored
         action = np.zeros((len(before), *spec.shape), spec.dtype)
-        observation, lost = self.open_actions.bring_back(
+        observation, lost = self.open_actions.load_state_dict(
             self.envs, select_prefix(arrays, "environments"), before["observation"], action
         )
         self.see(observation, before["first"] | lost)
         if lost.any():
-            self.tally.forget(lost)
+            self.tally.reset(lost)
             if self.record:  # the latest step was its episode's last one
                 self.record[-1]["last"] |= lost.reshape(self.axes)
 
@@ -208,6 +208,4 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 def _whole(steps: list[HostStep]) -> HostStep:
     if len(steps) == 1:
         return steps[0]
-    return HostStep(
-        *(np.concatenate(parts) for parts in zip(*(step[:6] for step in steps), strict=True))
-    )
+    return HostStep(*map(np.concatenate, zip(*(step[:6] for step in steps), strict=True)))

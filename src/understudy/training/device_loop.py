@@ -7,7 +7,6 @@ the program holds no conditional at all.
 """
 
 import math
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
@@ -28,7 +27,7 @@ from understudy.training.program_cache import shared
 from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
 from understudy.training.step_packing import extras_of
-from understudy.training.trainer import Held, Trainer, TrainingSetup
+from understudy.training.trainer import States, Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
 
@@ -62,7 +61,7 @@ Moved = dict[str, Array]  # hyper-parameters and what their schedules say
 
 
 class When(NamedTuple):
-    """What the update schedule says of one iteration. Plain bools where it is known beforehand."""
+    """What one iteration does, by the update schedule. Plain bools where it is known beforehand."""
 
     active: Any
     random: Any
@@ -70,29 +69,28 @@ class When(NamedTuple):
     index: Any  # of the first of them
 
 
+class Block(NamedTuple):
+    """What a regular update schedule repeats."""
+
+    updates: int  # after the last iteration of a block
+    iterations: int
+    blocks: int  # in a program
+
+
 @final
 class DeviceTrainer(Trainer):
     """Trains K seeds on K × N native environments without leaving the device."""
 
     def __init__(self, setup: TrainingSetup, env: NativeEnv):
-        self.setup = setup
-        self.held = Held(*self._start())
-        update_schedule = self.update_schedule
-        block = (
-            (update_schedule.block_updates, update_schedule.block_iterations)
-            if update_schedule.regular
-            else None
-        )
-        self._length = ITERATIONS_PER_PROGRAM
-        if block is not None:
-            self._length = block[1] * math.ceil(ITERATIONS_PER_PROGRAM / block[1])
-        begin, self._general, self._steady = _programs(
-            setup.unseeded, env, block, self._length, self._sharding
-        )
-        num_seeds = setup.num_seeds
-        streams = [seed_keys(setup.seed, num_seeds, name) for name in (ACTING, ENVIRONMENT)]
-        streams = jax.device_put(streams, self._sharding)
-        self._world = begin(self.learner.state, *streams)
+        self.states = States(*self.initialize(setup))
+        schedule, block, self._length = self.update_schedule, None, ITERATIONS_PER_PROGRAM
+        if schedule.regular:
+            blocks = math.ceil(ITERATIONS_PER_PROGRAM / schedule.block_iterations)
+            block = Block(schedule.block_updates, schedule.block_iterations, blocks)
+            self._length = blocks * block.iterations
+        begin, self._general, self._steady = _programs(setup.unseeded, env, block, self.sharding)
+        streams = [seed_keys(setup.seed, setup.num_seeds, name) for name in (ACTING, ENVIRONMENT)]
+        self._world = begin(self.learner.state, *jax.device_put(streams, self.sharding))
 
     def advance(self, iterations: int) -> None:
         stop = self.position.iterations + iterations
@@ -103,8 +101,8 @@ class DeviceTrainer(Trainer):
                 program, plan = self._steady, np.int32(self.position.updates)
             else:
                 program, plan = self._general, self._plan(start, count)
-            # Where they are already, unless they were put back or read out in between.
-            carried = jax.device_put((self.learner, self.experience, self._world), self._sharding)
+            # They are there already, unless they were loaded or read in between.
+            carried = jax.device_put((self.learner, self.experience, self._world), self.sharding)
             self.learner, self.experience, self._world = program(*carried, plan, self._moved(start))
             self.position.iterations += count
             self.position.updates += sum(
@@ -112,7 +110,7 @@ class DeviceTrainer(Trainer):
             )
 
     def _plan(self, start: int, count: int) -> When:
-        """What happens in each of a program's iterations; those beyond `count` are idle."""
+        """What each iteration of a program does; those beyond `count` do nothing."""
         iterations = range(start, start + self._length)
         owed = np.array([self.update_schedule.updates_after(i) for i in iterations])
         active = np.arange(self._length) < count
@@ -125,7 +123,7 @@ class DeviceTrainer(Trainer):
         )
 
     def _moved(self, start: int) -> dict[str, np.ndarray]:
-        """What the schedules say for each of a program's iterations, [seeds, iterations]."""
+        """The scheduled values at each iteration of a program, [seeds, iterations]."""
         if self.hyper_schedules is None:
             return {}
         iterations = range(start, start + self._length)
@@ -135,14 +133,16 @@ class DeviceTrainer(Trainer):
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a seed)."""
         episodes = jax.device_get(self._world.episodes)
-        kept = np.minimum(episodes.ended, EPISODES_REMEMBERED)
-        taken = [
-            (episodes.returns[m, : kept[m]].astype(np.float64), episodes.lengths[m, : kept[m]])
-            for m in range(self.setup.num_seeds)
+        counts = np.minimum(episodes.ended, EPISODES_REMEMBERED)
+        latest = [
+            (returns[:count].astype(np.float64), lengths[:count])
+            for returns, lengths, count in zip(
+                episodes.returns, episodes.lengths, counts, strict=True
+            )
         ]
-        forgotten = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
-        self._world = self._world._replace(episodes=forgotten)
-        return taken
+        fresh = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
+        self._world = self._world._replace(episodes=fresh)
+        return latest
 
     def _acting_state_dict(self) -> StateDict:
         return state_dict(self._world)
@@ -156,15 +156,11 @@ class DeviceTrainer(Trainer):
 
 @shared
 def _programs(
-    setup: TrainingSetup,
-    env: NativeEnv,
-    block: tuple[int, int] | None,
-    length: int,
-    sharding: NamedSharding | None,
+    setup: TrainingSetup, env: NativeEnv, block: Block | None, sharding: NamedSharding | None
 ) -> tuple[Any, Any, Any]:
-    """What begins, and what trains: through any iterations, and through steady ones, which there
-    are where the update schedule is regular, with its `block` of updates and iterations."""
-    loop = Loop(setup, env, None if block is None else block[0])
+    """The program that makes the first world, the one of any iterations, and the one of steady
+    iterations, if the update schedule is regular."""
+    loop = Loop(setup, env, block)
 
     def compiled(program: Any) -> Any:
         lifted = over_seeds(program, setup.num_seeds, shared=(3,))
@@ -172,20 +168,16 @@ def _programs(
         return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
 
     begin = jax.jit(jax.vmap(loop.begin), out_shardings=sharding)
-    if block is None:
-        return begin, compiled(loop.general), None
-    steady = partial(loop.steady, blocks=length // block[1], iterations=block[1])
-    return begin, compiled(loop.general), compiled(steady)
+    return begin, compiled(loop.general), None if block is None else compiled(loop.steady)
 
 
 @final
 class Loop:
     """The iteration of one seed as pure functions."""
 
-    def __init__(self, setup: TrainingSetup, env: NativeEnv, block_updates: int | None):
-        """`block_updates` follow an iteration or none do; None: as many as the plan says."""
+    def __init__(self, setup: TrainingSetup, env: NativeEnv, block: Block | None):
         self._algorithm, self._env, self._spec = setup.algorithm, env, setup.spec
-        self._num_envs, self._block_updates = setup.num_envs, block_updates
+        self._num_envs, self._block = setup.num_envs, block
         self._buffer, self._extras = setup.buffer, extras_of(setup.algorithm)
 
     def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
@@ -205,7 +197,7 @@ class Loop:
     def general(
         self, learner: LearnerState, experience: Any, world: World, plan: When, moved: Moved
     ):
-        """Any iterations: what each one does is looked up in the plan."""
+        """Any iterations: the plan says what each one does."""
 
         def iteration(carry, at: tuple[When, Moved]):
             now, moved = at
@@ -215,17 +207,12 @@ class Loop:
         return carry
 
     def steady(
-        self,
-        learner: LearnerState,
-        experience: Any,
-        world: World,
-        first_index: Int32[Array, ""],
+        self, learner: LearnerState, experience: Any, world: World, first_index: Int32[Array, ""],
         moved: Moved,
-        *,
-        blocks: int,
-        iterations: int,
-    ):
+    ):  # fmt: skip
         """Whole blocks of acting by policy, each followed by its updates: no conditionals."""
+        assert self._block is not None
+        updates_each, iterations, blocks = self._block
 
         def block(carry, now: tuple[Int32[Array, ""], Moved]):
             index, moved = now
@@ -236,11 +223,9 @@ class Loop:
                     lambda c, m: (self._iterate(c, acting, m), None), carry, before, iterations - 1
                 )
             final = jax.tree.map(lambda x: x[-1], moved)
-            learning = acting._replace(count=self._block_updates)
-            return self._iterate(carry, learning, final), None
+            return self._iterate(carry, acting._replace(count=updates_each), final), None
 
-        assert self._block_updates is not None
-        indices = first_index + self._block_updates * jnp.arange(blocks, dtype=jnp.int32)
+        indices = first_index + updates_each * jnp.arange(blocks, dtype=jnp.int32)
         by_block = jax.tree.map(lambda x: x.reshape(blocks, iterations), moved)
         carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
         return carry
@@ -256,7 +241,8 @@ class Loop:
         chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)
         experience = self._buffer.add(experience, chunk)
         learner = observe(learner, chunk)
-        count = now.count if self._block_updates is None else self._block_updates
+        # Where the schedule is regular, a whole block of updates follows an iteration, or none.
+        count = now.count if self._block is None else self._block.updates
         learner, priorities = when(
             now.count > 0,
             lambda: updates(self._algorithm, self._buffer, learner, experience, now.index, count),
@@ -265,7 +251,7 @@ class Loop:
         return learner, self._buffer.with_priorities(experience, priorities), world
 
     def _step(self, state: Any, world: World, random: Any) -> tuple[World, Step, dict[str, Array]]:
-        """Act, step every environment, and begin anew where an episode ended."""
+        """Act, step every environment, and reset those whose episode ended."""
         act_key, noise_key = jax.random.split(world.act_key)
         policy = self._algorithm.policy(state)
 

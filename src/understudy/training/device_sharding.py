@@ -1,8 +1,8 @@
 """One learner on several devices.
 
-Several seeds are divided among the devices, and need nothing of each other. Of a single one
-every device keeps a copy and takes its share of each batch's rows; XLA sums up the gradients.
-Either way it is the same program: where its arrays are decides how it is compiled.
+Several seeds are divided among the devices, and are independent. Of a single seed every device has
+a copy, and computes its part of each batch's rows; XLA sums the gradients. Either way it is the
+same program: the placement of its arrays decides how XLA divides it.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ SEEDS, ROWS = "seeds", "rows"
 
 
 def find_sharding(setup: TrainingSetup) -> NamedSharding | None:
-    """How everything that has a seed axis lies on the devices that were asked for; None leaves
-    it to JAX. All that cannot be divided is refused here."""
+    """The sharding of everything with a seed axis over the devices of a setup; None: JAX's default
+    device. Refuses what cannot be divided."""
     wanted = setup.devices
     if wanted == 1:
         return None
@@ -52,7 +52,7 @@ def _check(setup: TrainingSetup, have: int, platform: str) -> None:
 
 
 def _divided(setup: TrainingSetup) -> dict[str, int]:
-    """What the devices get equal shares of."""
+    """What is divided equally among the devices, and its size."""
     needs = setup.algorithm.needs
     if setup.num_seeds > 1:
         return {"num_seeds": setup.num_seeds}
@@ -65,14 +65,14 @@ def _divided(setup: TrainingSetup) -> dict[str, int]:
 
 
 def shared_by_all(sharding: Sharding) -> Sharding:
-    """For what has no seed axis, beside what has one."""
+    """The sharding of what has no seed axis, beside what has one."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
 
 
 def divides_rows(program: Callable[..., Any], sharding: Sharding | None) -> Callable[..., Any]:
-    """The program, in which `split_rows` knows among which devices."""
+    """The program, in which `split_rows` divides rows among the devices of the sharding."""
     if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != (ROWS,):
         return program
 
@@ -84,7 +84,7 @@ def divides_rows(program: Callable[..., Any], sharding: Sharding | None) -> Call
 
 
 def split_rows(batch: Tree) -> Tree:
-    """A batch that nothing looks at as a whole any more: each device goes on with its share."""
+    """Divide the rows of a prepared batch among the devices."""
     if ROWS not in jax.sharding.get_abstract_mesh().axis_names:
         return batch
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS)), batch)

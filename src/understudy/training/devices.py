@@ -15,7 +15,7 @@ SECONDS_TO_JOIN = 30
 
 
 def find_device(name: str | None) -> Any:
-    """This process's first device of that kind ("cpu", "gpu"); None leaves the choice to JAX."""
+    """Find this process's first device of that kind ("cpu", "gpu"); None: JAX chooses."""
     if name is None:
         return None
     try:
@@ -26,10 +26,10 @@ def find_device(name: str | None) -> Any:
 
 
 def join_hosts(coordinator: str, processes: int, index: int) -> None:
-    """Make the devices of several processes, on one host or on many, look like one's own; each
-    then runs the same program. The first one (index 0) answers at the `coordinator`, "host:port".
+    """Join the devices of several processes, on one host or on many; each process then runs the
+    same program. The process of index 0 listens at the `coordinator`, "host:port".
 
-    To be called before JAX has computed anything; a second time it does nothing."""
+    Call it before JAX has computed anything. A second call does nothing."""
     if jax.distributed.is_initialized():
         return
     if not 0 <= index < processes:
@@ -37,7 +37,7 @@ def join_hosts(coordinator: str, processes: int, index: int) -> None:
     if not re.fullmatch(r".+:\d+", coordinator):
         raise ConfigError(f"the coordinator of several hosts is a host:port, got {coordinator!r}")
     if index:
-        _knock(coordinator)
+        _wait_for_coordinator(coordinator)
     try:
         jax.distributed.initialize(coordinator, processes, index)
     except RuntimeError as error:
@@ -45,29 +45,27 @@ def join_hosts(coordinator: str, processes: int, index: int) -> None:
         raise ConfigError(f"host {index} cannot join {coordinator}: {reason}") from error
 
 
-def _knock(coordinator: str) -> None:
-    """Wait until somebody answers there: XLA ends the process, without a word of ours, if nobody
-    does."""
+def _wait_for_coordinator(coordinator: str) -> None:
+    """Wait until a process answers there: XLA would end this process without an explanation."""
     host, _, port = coordinator.rpartition(":")
-    patience = time.monotonic() + SECONDS_TO_JOIN
+    deadline = time.monotonic() + SECONDS_TO_JOIN
     while True:
         try:
             socket.create_connection((host, int(port)), SECONDS_TO_JOIN).close()
             return
         except OSError as error:
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 raise ConfigError(
                     f"nobody answers at {coordinator}: start host 0 there first ({error})"
                 ) from error
             time.sleep(0.2)
 
 
-def suit(needs: Needs) -> None:
-    """Settings of a process that trains one algorithm and nothing else; of no effect once JAX has
-    computed anything.
+def configure_process(needs: Needs) -> None:
+    """Configure a process that trains one algorithm only. No effect once JAX has computed anything.
 
-    Acting on policy waits for every program. A small one on the CPU is over sooner than another
-    thread is woken for it, so it runs in the thread that calls it. (Learning from replay goes on
-    beside the environments, and needs that other thread.)"""
+    Acting on policy waits for every program. A small program on the CPU takes less time than waking
+    another thread, so it runs in the calling thread. (Learning from replay runs while the
+    environments step, and needs the other thread.)"""
     if isinstance(needs, RolloutNeeds):
         jax.config.update("jax_cpu_enable_async_dispatch", False)

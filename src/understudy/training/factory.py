@@ -1,4 +1,4 @@
-"""What trains and plays on which environments."""
+"""Trainers and episode runners for any environments."""
 
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor
@@ -28,8 +28,8 @@ def check_workers(env_workers: int, source: Source) -> None:
         raise ConfigError("env_workers is for Gymnasium environments, not for native ones")
 
 
-def see_stacked(source: Source, frames: int) -> Source:
-    """The environments whose observations are the newest images, where that is asked for."""
+def with_frame_stack(source: Source, frames: int) -> Source:
+    """The environments with stacks of `frames` observations, where more than one is asked for."""
     if frames == 1 or source.spec.observation.frames == frames:
         return source
     return stack_frames(source, frames)
@@ -38,7 +38,7 @@ def see_stacked(source: Source, frames: int) -> Source:
 def make_trainer(
     setup: TrainingSetup, source: Source, env_workers: int, guard: Guard = DEFAULT_GUARD
 ) -> Trainer:
-    """The device loop for native environments, the host loop for all others."""
+    """Make a device loop for native environments, a host loop for all others."""
     if isinstance(source, NativeEnv):
         return DeviceTrainer(setup, source)
     seeds = EpisodeSeeds(setup.seed, setup.num_envs, setup.num_seeds)
@@ -49,7 +49,7 @@ def make_trainer(
 
 
 def longest_episode(source: Source) -> int:
-    """Steps that an episode of an evaluation takes at most."""
+    """The most steps of an episode of an evaluation."""
     if isinstance(source, NativeEnv):
         return source.max_steps
     return source.time_limit or ENDLESS_STEPS

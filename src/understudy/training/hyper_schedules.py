@@ -1,8 +1,8 @@
-"""Hyper-parameters that move: schedules, and values set on a live agent.
+"""Hyper-parameters that change: schedules, and values set during training.
 
-Schedules are evaluated on the host, so any function of the step will do. Their values reach the
-programs as one small array; NaN stands for a setting that is left as it is. So neither a schedule
-nor a new value ever compiles anything.
+Schedules are evaluated on the host, so they may be any function of the step. Their values reach the
+programs as one small array; NaN leaves a hyper-parameter unchanged. So neither a schedule nor a new
+value compiles anything.
 """
 
 import math
@@ -26,23 +26,23 @@ class HyperSchedules:
         self.names = tuple(sorted(schedules))
         self._schedules: dict[str, Schedule] = dict(schedules)
         self._horizon, self._num_seeds = horizon, num_seeds
-        self._told: tuple[list[Any], np.ndarray] | None = None  # the last answer, and as an array
+        self._latest: tuple[list[Any], np.ndarray] | None = None  # the last values, and as an array
         for name in self.names:  # the ends of a curve are where mistakes show
             for step in (0, horizon):
                 for value in self._value(name, step):
                     config.check_moving(name, float(value))
 
     def at(self, step: int) -> np.ndarray:
-        """[seeds, names] at a step. It is asked at every step, so where nothing has moved since
-        the last time the answer is the same array."""
+        """The values [seeds, names] at a step. It is called at every step: if nothing has changed
+        since the last call, it returns the same array."""
         answers = [self._answer(name, step) for name in self.names]
         plain = all(isinstance(answer, float) for answer in answers)
-        if plain and self._told is not None and self._told[0] == answers:
-            return self._told[1]
+        if plain and self._latest is not None and self._latest[0] == answers:
+            return self._latest[1]
         values = np.empty((self._num_seeds, len(self.names)), np.float32)
         for place, (name, answer) in enumerate(zip(self.names, answers, strict=True)):
             values[:, place] = answer if plain else per_seed(name, answer, self._num_seeds)
-        self._told = (answers, values) if plain else None
+        self._latest = (answers, values) if plain else None
         return values
 
     def over(self, steps: Iterable[int]) -> np.ndarray:
@@ -50,12 +50,12 @@ class HyperSchedules:
         return np.stack([self.at(step) for step in steps], axis=1)
 
     def end(self, names: Iterable[str]) -> None:
-        """These are set by hand from now on."""
+        """End the schedules of these: they are set by hand from now on."""
         for name in names:
             self._schedules.pop(name, None)
 
     def _answer(self, name: str, step: int) -> Any:
-        """What a schedule says; NaN where it has ended. Our own curves need no checking."""
+        """The value of a schedule; NaN where it has ended. The library's own need no check."""
         schedule = self._schedules.get(name)
         if schedule is None:
             return math.nan
@@ -77,7 +77,7 @@ def per_seed(name: str, value: Any, num_seeds: int) -> np.ndarray:
 
 
 def check_names(names: Iterable[str], hyper: Mapping[str, Any], config: Config) -> None:
-    """Refuse what cannot move, all of it together, with the nearest name that can."""
+    """Refuse names that cannot change, all of them in one message, with the nearest valid name."""
     problems = []
     for name in names:
         if name in hyper:

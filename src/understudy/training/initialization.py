@@ -1,4 +1,4 @@
-"""The learner's state before anything was learned, and the names of what is logged of it."""
+"""The first state of a learner, and the names of its metrics."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,10 @@ from understudy.training.update import LearnerState, sample_batch
 from understudy.types import Key, Metrics, Spec
 
 
-def begin(algorithm: Algorithm, spec: Spec, num_envs: int, metrics: int, key: Key) -> LearnerState:
-    return LearnerState(algorithm.init(spec, key), empty_meter(metrics), jnp.zeros(num_envs))
+def init_learner(algorithm: Algorithm, spec: Spec, num_envs: int, key: Key) -> LearnerState:
+    """The learner of one seed, before anything was learned."""
+    meter = empty_meter(len(metric_names(algorithm, spec, num_envs)))
+    return LearnerState(algorithm.init(spec, key), meter, jnp.zeros(num_envs))
 
 
 @shared
@@ -26,4 +28,4 @@ def metric_names(algorithm: Algorithm, spec: Spec, num_envs: int) -> list[str]:
         _, aux = algorithm.gradients(state, batch, key, algorithm.update_mask(jnp.int32(0)))
         return aux.metrics
 
-    return sorted(jax.eval_shape(metrics, jax.random.PRNGKey(0)))
+    return sorted(jax.eval_shape(metrics, jax.ShapeDtypeStruct((2,), jnp.uint32)))

@@ -10,21 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int32
 
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.algorithms.optim import Index
 from understudy.buffers import Buffer, Priorities
-from understudy.training.rollout_updates import learn_from_rollout
 from understudy.training.running_statistics import observe
 from understudy.training.step_packing import extras_of
-from understudy.training.update import LearnerState, ready, update
+from understudy.training.update import LearnerState, UpdateInputs, sample_inputs, update
 from understudy.types import Chunk, Tree
 
 
 class Call(NamedTuple):
-    """What one call of the learner's program is compiled for."""
+    """The static arguments of the learner's program."""
 
     count: int  # updates
     phase: int | None  # a single update's place in the pattern of delayed parts, if worth it
@@ -38,16 +37,16 @@ def learn_from_chunk(
 ) -> tuple[LearnerState, Any]:  # fmt: skip
     """Add a chunk of one seed to the buffer, take it into the statistics, then update.
 
-    `data` is the buffer's state or, of a buffer that is fed, what the host has sampled. `index` is
-    that of the next update. `values` [time, names] are those of scheduled hyper-parameters at each
-    step of the chunk.
+    `data` is the buffer's state or, of an external buffer, sampled steps. `index` is that of the
+    next update. `values` [time, names] are those of scheduled hyper-parameters at each step of the
+    chunk.
 
-    Where the extras of acting are learned from, the statistics stay as they were while acting until
-    the updates are done: only then is the first importance ratio 1."""
+    Algorithms that learn from the extras of acting update before the statistics change: only then
+    is the first importance ratio 1."""
     frozen = bool(extras_of(algorithm))
     moved = {name: values[:, place] for place, name in enumerate(call.moving)}
     learner = move(learner, {name: value[0] for name, value in moved.items()})
-    if chunk is not None and not buffer.fed:
+    if chunk is not None and not buffer.external:
         data = buffer.add(data, chunk)
     if chunk is not None and not frozen:
         learner = observe(learner, chunk)
@@ -59,25 +58,24 @@ def learn_from_chunk(
         data = buffer.with_priorities(data, priorities)
     if chunk is not None and frozen:
         learner = observe(learner, chunk)
-    return learner, None if buffer.fed else data
+    return learner, None if buffer.external else data
 
 
 def updates(
     algorithm: Algorithm, buffer: Buffer, learner: LearnerState, data: Any, first_index: Index,
     count: Index, moved: dict[str, Array] | None = None,
 ) -> tuple[LearnerState, Priorities | None]:  # fmt: skip
-    """`count` updates in one program, and the priorities that follow from them. The stored steps
-    themselves never change here, and so are not among the results.
+    """Do `count` updates in one program; also return the priorities that follow from them. Stored
+    steps never change here, and so are not among the results.
 
-    `data` is the buffer's state or, of a buffer that is `fed`, what the host has drawn, with an
-    axis of `count`. `moved` holds the values of scheduled hyper-parameters, one for each update.
-    Where the first index is known and whole periods of the delays follow it, the program holds no
-    conditional."""
+    `data` is the buffer's state or, of an external buffer, steps sampled for each of the updates.
+    `moved` holds the values of scheduled hyper-parameters, one for each update. Where the first
+    index is known and whole periods of the delays follow it, the program holds no conditional."""
     if isinstance(algorithm.needs, RolloutNeeds):
         assert isinstance(count, int)
         return learn_from_rollout(algorithm, buffer, learner, data, first_index, count), None
     priorities, period = buffer.get_priorities(data), algorithm.delays.period
-    given = data if buffer.fed else None  # otherwise each update samples from all of it
+    given = data if buffer.external else None  # otherwise each update samples from all of it
     one = partial(_update_from_replay, algorithm, buffer, data)
     start = (learner, priorities)
     if not isinstance(count, int):  # the update schedule is irregular
@@ -111,11 +109,11 @@ def _update_from_replay(
     algorithm: Algorithm, buffer: Buffer, stored: Any, carry: tuple[LearnerState, Any],
     index: Index, given: Any, moved: dict[str, Array],
 ) -> tuple[LearnerState, Priorities | None]:  # fmt: skip
-    """One update of one seed, from a fresh batch or from what was drawn for it."""
+    """Do one update of one seed, from a fresh batch or from steps sampled for it."""
     learner, priorities = carry
     learner = move(learner, moved)
     data = buffer.with_priorities(stored, priorities) if given is None else given
-    now = ready(algorithm, buffer, learner.state, data)
+    now = sample_inputs(algorithm, buffer, learner.state, data)
     learner, aux, good = update(algorithm, learner, now, index)
     if priorities is None:
         return learner, None
@@ -131,3 +129,35 @@ def move(learner: LearnerState, moved: dict[str, Array]) -> LearnerState:
     for name, value in moved.items():
         hyper[name] = jnp.where(jnp.isnan(value), hyper[name], value)
     return learner._replace(state=learner.state._replace(hyper=hyper))
+
+
+def learn_from_rollout(
+    algorithm: Algorithm, buffer: Buffer, learner: LearnerState, rollout: Any, first_index: Index,
+    count: int,
+) -> LearnerState:  # fmt: skip
+    """Do one update from all rows of a rollout, or `count` updates in epochs of minibatches."""
+    whole = sample_inputs(algorithm, buffer, learner.state, rollout)
+    if count == 1:
+        return update(algorithm, learner, whole, first_index)[0]
+
+    def one(learner: LearnerState, now: tuple[Array, Array]) -> tuple[LearnerState, None]:
+        return update(algorithm, learner, minibatch(whole, *now), now[1])[0], None
+
+    indices = first_index + jnp.arange(count, dtype=jnp.int32)
+    order = minibatch_rows(algorithm, learner.state, whole)
+    return jax.lax.scan(one, learner, (order, indices))[0]
+
+
+def minibatch_rows(
+    algorithm: Algorithm, state: Any, whole: UpdateInputs
+) -> Int32[Array, "updates rows"]:
+    """The rows of each of the updates that share one rollout."""
+    needs = algorithm.needs
+    assert isinstance(needs, RolloutNeeds)
+    return needs.minibatch_rows(len(whole.batch.row), jax.random.split(state.key, 3)[1])
+
+
+def minibatch(whole: UpdateInputs, rows: Int32[Array, " rows"], index: Index) -> UpdateInputs:
+    """The inputs of update `index`, of those of a whole rollout."""
+    part = jax.tree.map(lambda x: x[rows], whole.batch)
+    return whole._replace(batch=part, key=jax.random.fold_in(whole.next_key, index))

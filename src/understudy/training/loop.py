@@ -2,15 +2,15 @@
 
 The loop handles steps in chunks of `chunk_steps` steps of every environment. For each chunk it does
 
-    policy → hand the chunk before over for learning → act and step, to the end of the chunk
+    policy → start learning from the chunk before → act and step, to the end of the chunk
 
-Learning runs beside the environments: chunk c acts with the policy that has learned from chunk
-c − 2. That lag is fixed, so nothing waits and runs stay reproducible. Chunks begin at multiples of
-their length, counted from the beginning of the run, so a run that goes on in mid-chunk is the run
-that was never interrupted.
+Learning runs while the environments step: chunk c acts with the policy that has learned from chunk
+c − 2. That lag is fixed, so neither side waits and runs are reproducible. Chunks begin at multiples
+of their length, counted from the beginning of the run. So a run that is resumed in mid-chunk equals
+the uninterrupted run.
 
-A rollout must be the present policy's own: it is one chunk, which is learned from before acting,
-and acting waits for the update.
+A rollout must be collected by the present policy: it is one chunk, and acting waits for the updates
+from the chunk before.
 """
 
 from typing import ClassVar, final
@@ -24,7 +24,7 @@ from understudy.state_dict import StateDict, add_prefix, load_state_dict, select
 from understudy.training.collector import Collector
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
-from understudy.training.step_packing import step_rows
+from understudy.training.step_packing import step_dtype
 from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.transport import Transport
 from understudy.types import Tree
@@ -39,10 +39,9 @@ class HostTrainer(Trainer):
     places: ClassVar[tuple[str, ...]] = EVERYWHERE
 
     def __init__(self, setup: TrainingSetup, envs: HostEnvs):
-        self.setup = setup
-        started = self._start()
-        rows = step_rows(setup.algorithm, setup.spec)
-        self.held = self.transport = Transport(setup.algorithm, self.buffer, rows, *started)
+        states = self.initialize(setup)
+        rows = step_dtype(setup.algorithm, setup.spec)
+        self.states = self.transport = Transport(setup.algorithm, self.buffer, rows, *states)
         self._on_policy = setup.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
         self.collector = Collector(
@@ -79,30 +78,29 @@ class HostTrainer(Trainer):
             self.position.iterations = now + 1
 
     def _begin_chunk(self) -> None:
-        """Have the first actions decided, and the chunk before learned from beside it. (A rollout
-        is learned from first.)"""
+        """Start to compute the first actions and to learn from the chunk before. (From a rollout
+        the learner learns first.)"""
         if self._on_policy:
-            self._learn()
+            self._learn_from_record()
         self._use_policy(self._newest_policy())
         self.collector.act(self.update_schedule.random(self.position.iterations))
         if not self._on_policy:
-            self._learn()
+            self._learn_from_record()
 
     def _use_policy(self, policy: Tree) -> None:
         self._acting_policy = policy
         self.collector.use_policy(policy)
 
     def _newest_policy(self) -> Tree:
-        """For a whole chunk. Within a rollout the learner is not called, so its arrays stay."""
+        """The policy for a whole chunk. Within a rollout the learner's arrays are not donated."""
         return self.transport.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
 
-    def _learn(self) -> None:
-        """Hand over the steps that were collected."""
+    def _learn_from_record(self) -> None:
         if self.collector.record:
-            self.hand_over(self.collector.take_chunk())
+            self.learn(self.collector.take_chunk())
 
-    def hand_over(self, rows: np.ndarray) -> None:
-        """Have the latest steps, rows [K, time, N], added, and the updates that they owe done."""
+    def learn(self, rows: np.ndarray) -> None:
+        """Start to add the latest steps, rows [K, time, N], and to do the updates they owe."""
         count, stop = rows.shape[1], self.position.iterations
         owed = [self.update_schedule.updates_after(i) for i in range(stop - count, stop)]
         names, values, steps = (), None, ()
@@ -121,12 +119,12 @@ class HostTrainer(Trainer):
     def restore(self, snapshot: Snapshot) -> None:
         self._acting_policy = None
         super().restore(snapshot)
-        if self._acting_policy is None:  # the checkpoint holds none but the learner's
+        if self._acting_policy is None:  # the checkpoint holds the learner's policy only
             self._use_policy(self._newest_policy())
         self.transport.restart_counting(self.position.updates)
 
     def _acting_state_dict(self) -> StateDict:
-        """In mid-chunk also the policy that acts: the learner's has moved on."""
+        """In mid-chunk also the acting policy: the learner's is a later one."""
         arrays = self.collector.state_dict()
         if self._on_policy or self.position.iterations % self._chunk_steps == 0:
             return arrays
@@ -136,8 +134,8 @@ class HostTrainer(Trainer):
         self.collector.load_state_dict(acting)
         policy = select_prefix(acting, "policy")
         if policy:
-            put = load_state_dict(self.transport.policy(), policy)
-            self._use_policy(jax.device_put(put, self.transport.act_device))
+            loaded = load_state_dict(self.transport.policy(), policy)
+            self._use_policy(jax.device_put(loaded, self.transport.act_device))
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self.collector.episodes()

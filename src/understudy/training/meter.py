@@ -1,4 +1,4 @@
-"""What is counted while learning: sums of metrics, and updates that were not finite."""
+"""The meter of learning: sums of metrics, and updates that were not finite."""
 
 from typing import NamedTuple
 
@@ -37,13 +37,13 @@ def record(meter: Meter, metrics: Metrics, good: Bool[Array, ""]) -> Meter:
 
 
 def is_frozen(meter: Meter) -> Bool[Array, ""]:
-    """Whether so many updates in a row were not finite that no more are done."""
+    """Whether the last updates in a row were not finite, so that no more are done."""
     return meter.discarded_in_a_row >= LONGEST_ROW_OF_DISCARDS
 
 
 def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
-    """Means per seed of a meter [seeds, ...] on the host, and the meter to go on with. What was
-    not computed since the last time is absent; of seeds that have diverged it is NaN."""
+    """The means per seed of a meter [seeds, ...] on the host, and the meter for what follows.
+    Metrics that were not computed are absent; those of seeds that have diverged are NaN."""
     frozen = diverged(meter)
     if frozen.all():
         of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""

@@ -1,5 +1,5 @@
-"""What has happened in the episodes that are still open: their sums, and the actions by which
-they can be brought back."""
+"""The episodes that are still open: their returns and lengths so far, and their actions, by which a
+resumed run repeats them."""
 
 import logging
 from typing import final
@@ -9,8 +9,7 @@ import numpy as np
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.state_dict import StateDict
 
-LONGEST = 100_000  # actions kept; an episode that is longer cannot be brought back
-
+LONGEST = 100_000  # actions of an episode; a longer one cannot be repeated
 
 _log = logging.getLogger("understudy.training")
 
@@ -19,97 +18,95 @@ _log = logging.getLogger("understudy.training")
 class OpenActions:
     """The actions of every environment since its episode began.
 
-    A simulator's state cannot in general be read and set; but reset with the same seed and given
-    the same actions, it comes to the same place."""
+    A simulator's state cannot in general be read and set. But reset with the same seed and stepped
+    with the same actions, it reaches the same state."""
 
     def __init__(self, rows: int):
         self._begun = np.zeros(rows, np.int64)  # the step count at which a row's episode began
         self._count = 0
-        self._kept: np.ndarray | None = None  # [capacity, rows, ...]: the latest actions
+        self._actions: np.ndarray | None = None  # [capacity, rows, ...]: the latest ones
         self._used = 0
 
-    def note(self, action: np.ndarray, last: np.ndarray) -> None:
-        """One step of every row: its action [rows, ...], and where an episode ended."""
-        kept = self._kept
-        if kept is None or self._used == len(kept):
-            kept = self._make_room(action)
-        kept[self._used] = action
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored actions."""
+        return 0 if self._actions is None else self._actions.nbytes
+
+    def add(self, action: np.ndarray, last: np.ndarray) -> None:
+        """Add one step of every row: its action [rows, ...], and whether an episode ended."""
+        actions = self._actions
+        if actions is None or self._used == len(actions):
+            actions = self._make_space(action)
+        actions[self._used] = action
         self._used += 1
         self._count += 1
         if 1 in last.tobytes():
             self._begun[last] = self._count
 
     def state_dict(self, envs: HostEnvs) -> StateDict:
-        """Each open episode's number and actions; a length of -1 where it cannot come back."""
-        past = [self._of_row(row) if envs.replayable else None for row in range(envs.num_envs)]
-        kept = [actions for actions in past if actions is not None and len(actions)]
+        """The number and the actions of each open episode; its length is -1 if it cannot be
+        repeated."""
+        lengths = self._count - self._begun
+        lengths[(lengths > self._used) | (not envs.replayable)] = -1
+        parts = [np.zeros(0)]
+        if self._actions is not None and lengths.max() > 0:
+            latest = self._actions[: self._used]
+            parts = [latest[self._used - n :, row] for row, n in enumerate(lengths) if n > 0]
         return {
             "episodes": envs.episodes,
-            "lengths": np.array([-1 if a is None else len(a) for a in past], np.int64),
-            "actions": np.concatenate(kept) if kept else np.zeros(0),
+            "lengths": lengths,
+            "actions": np.concatenate(parts),
         }
 
-    def bring_back(
+    def load_state_dict(
         self, envs: HostEnvs, arrays: StateDict, seen: np.ndarray, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Replay what was open; gives observations and which rows' episodes are lost.
+        """Repeat open episodes; returns observations, and which rows' episodes are lost.
 
-        A row that does not come to the observation it was last `seen` at is not deterministic;
-        like those that cannot be replayed at all, it begins a new episode. `action` [rows, ...]
-        says what actions look like."""
-        lengths, lost = arrays["lengths"], arrays["lengths"] < 0
+        A row that does not reach the observation it was last `seen` at is not deterministic. Like
+        those that cannot be repeated, it begins a new episode. `action` [rows, ...] has the shape
+        and the dtype of actions."""
+        lengths, none = arrays["lengths"], action[:0]
+        lost = (lengths < 0) | (not envs.replayable)
         ends = np.cumsum(np.maximum(lengths, 0))
         past = [
-            arrays["actions"][end - max(length, 0) : end] if length > 0 else action[:0]
-            for end, length in zip(ends, lengths, strict=True)
+            none if gone or not length else arrays["actions"][end - length : end]
+            for gone, length, end in zip(lost, lengths, ends, strict=True)
         ]
         if envs.replayable:
             observation = envs.replay(arrays["episodes"] + lost, past)
-            strayed = ~lost & (observation != seen).reshape(len(lost), -1).any(axis=1)
-            if strayed.any():
-                _log.warning(
-                    "environment %s is not deterministic: replayed, it came to another place than "
-                    "before, so its open episode was ended",
-                    ", ".join(map(str, np.flatnonzero(strayed))),
-                )
-                lost = lost | strayed
-                past = [action[:0] if gone else a for gone, a in zip(lost, past, strict=True)]
-                observation = envs.replay(arrays["episodes"] + lost, past)
         else:
-            lost, past, observation = (
-                np.ones(len(lost), bool),
-                [action[:0]] * len(lost),
-                envs.reset(),
+            observation = envs.reset()
+        strayed = ~lost & (observation != seen).reshape(len(lost), -1).any(axis=1)
+        if strayed.any():
+            _log.warning(
+                "environment %s is not deterministic: replayed, it came to another place than "
+                "before, so its open episode was ended",
+                ", ".join(map(str, np.flatnonzero(strayed))),
             )
+            lost = lost | strayed
+            past = [none if gone else part for gone, part in zip(lost, past, strict=True)]
+            observation = envs.replay(arrays["episodes"] + lost, past)
         self._begin(past, action)
         return observation, lost
 
-    def _of_row(self, row: int) -> np.ndarray | None:
-        """[steps, ...] of the open episode; None where it has grown too long."""
-        length = int(self._count - self._begun[row])
-        if length > self._used:
-            return None
-        return (
-            np.zeros(0) if self._kept is None else self._kept[self._used - length : self._used, row]
-        )
-
     def _begin(self, past: list[np.ndarray], action: np.ndarray) -> None:
         longest = max(map(len, past))
-        self._kept = np.zeros((longest + 1, *action.shape), action.dtype)
+        self._actions = np.zeros((longest + 1, *action.shape), action.dtype)
         for row, actions in enumerate(past):
             if len(actions):
-                self._kept[longest - len(actions) : longest, row] = actions
+                self._actions[longest - len(actions) : longest, row] = actions
         self._used = self._count = longest
         self._begun[:] = [longest - len(actions) for actions in past]
 
-    def _make_room(self, action: np.ndarray) -> np.ndarray:
-        """Forget what no open episode needs; double the room if that does not help."""
+    def _make_space(self, action: np.ndarray) -> np.ndarray:
+        """Drop actions that no open episode needs, and double the capacity if that is needed."""
         needed = min(int(self._count - self._begun.min()), LONGEST - 1)
-        kept = np.empty((max(1_024, 2 * needed), *action.shape), action.dtype)
-        if self._kept is not None and needed:
-            kept[:needed] = self._kept[self._used - needed : self._used]
-        self._kept, self._used = kept, needed
-        return kept
+        actions = np.empty((max(1_024, 2 * needed), *action.shape), action.dtype)
+        if self._actions is not None and needed:
+            actions[:needed] = self._actions[self._used - needed : self._used]
+        self._actions, self._used = actions, needed
+        return actions
 
 
 @final
@@ -122,7 +119,8 @@ class EpisodeTally:
         self._lengths = np.zeros(num_seeds * num_envs, np.int64)
         self._ended: list[list[tuple[float, int]]] = [[] for _ in range(num_seeds)]
 
-    def count(self, step: HostStep) -> None:
+    def add(self, step: HostStep) -> None:
+        """Add one step of every row."""
         self._returns += step.reward
         self._lengths += step.valid
         if 1 in step.last.tobytes():  # a fifth of the time of `.any()`
@@ -130,14 +128,15 @@ class EpisodeTally:
                 self._ended[row // self._num_envs].append(
                     (float(self._returns[row]), int(self._lengths[row]))
                 )
-            self.forget(step.last)
+            self.reset(step.last)
 
-    def forget(self, rows: np.ndarray) -> None:
-        """The open episodes of these rows are over."""
+    def reset(self, rows: np.ndarray) -> None:
+        """Begin new episodes in these rows."""
         self._returns[rows] = 0.0
         self._lengths[rows] = 0
 
     def take(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per seed: returns and lengths of the episodes that ended since the last call."""
         taken = [(np.array([r for r, _ in e]), np.array([n for _, n in e])) for e in self._ended]
         self._ended = [[] for _ in self._ended]
         return taken

@@ -11,27 +11,27 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-MOST_KEPT = 16  # of each kind; a compiled program takes up to tens of megabytes
+MOST_PROGRAMS = 16  # of each kind; a compiled program takes up to tens of megabytes
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_kinds: list[Any] = []
+_caches: list[Any] = []
 _not_shared: Counter[Any] = Counter()  # programs made for code of the user's own, by kind
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
-    """Cache the programs that `make` returns, by its arguments. An argument that runs code of the
-    user's own says so (`shareable` is False): that code may have changed since it was traced, and
-    the program is made again."""
-    kept = lru_cache(maxsize=MOST_KEPT)(make)
-    _kinds.append(kept)
+    """Cache the programs that `make` returns, by its arguments. An argument that runs the user's
+    own code has `shareable = False`: the code may change after it was traced, so such a program is
+    made each time."""
+    cached = lru_cache(maxsize=MOST_PROGRAMS)(make)
+    _caches.append(cached)
 
     @wraps(make)
     def find_or_make(*arguments: P.args, **named: P.kwargs) -> R:
         given = (*arguments, *named.values())
         if all(getattr(argument, "shareable", True) for argument in given):
-            return kept(*arguments, **named)  # type: ignore[arg-type]
+            return cached(*arguments, **named)  # type: ignore[arg-type]
         _not_shared[make] += 1
         return make(*arguments, **named)
 
@@ -45,7 +45,7 @@ def likely_cause(compilations: int) -> str:
             "loss add-ons, networks and native environments of your own are compiled for every "
             "agent; train one agent several times instead of making a new one"
         )
-    if max(kind.cache_info().misses for kind in _kinds) >= compilations // 2:
+    if max(cached.cache_info().misses for cached in _caches) >= compilations // 2:
         return (
             "every agent has other settings; those that can change during training "
             "(agent.set, understudy.sweep.sweep) do not compile anything"
@@ -59,5 +59,5 @@ def likely_cause(compilations: int) -> str:
 def forget_programs() -> None:
     """Drop all cached programs. Tests call this after they replace a function."""
     _not_shared.clear()
-    for kept in _kinds:
-        kept.cache_clear()
+    for cached in _caches:
+        cached.cache_clear()

@@ -1,5 +1,5 @@
-"""Where experience is kept: on the device, in the host's memory or on disk. That is decided, and
-said, before anything is allocated."""
+"""Where experience is stored: on the device, in the host's memory or on disk. The place is chosen,
+and logged, before anything is allocated."""
 
 import contextlib
 import logging
@@ -20,11 +20,11 @@ from understudy.training.program_cache import shared
 from understudy.training.setup import TrainingSetup, make_frame_replay
 from understudy.types import ConfigError
 
-# Of what a place has, where there is a choice: on the device the rest is for learning, elsewhere
-# for the copy that a checkpoint is written from.
+# The part of a place's memory that replay may take, where there is a choice: on the device the rest
+# is for learning, elsewhere for the copy that a checkpoint is written from.
 SHARE = {"device": 0.8, "host": 0.4, "disk": 0.4}
 EVERYWHERE = tuple(SHARE)
-WORTH_SAYING = 2**30  # bytes
+LARGE = 2**30  # bytes
 
 _log = logging.getLogger("understudy.training.replay")
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("understudy.training.replay")
 class Place(NamedTuple):
     name: str  # device, host or disk
     needed: int  # bytes
-    room: int  # bytes that we may take
+    room: int  # bytes that replay may take
     words: str
 
     def __str__(self) -> str:
@@ -40,7 +40,8 @@ class Place(NamedTuple):
 
 
 def choose(setup: TrainingSetup, possible: tuple[str, ...] = EVERYWHERE) -> Place:
-    """The first of the `possible` places that holds all experience, or the one asked for."""
+    """Choose the first of the `possible` places that can hold all experience, or the one that the
+    config asks for."""
     needs = setup.algorithm.needs
     replay = isinstance(needs, ReplayNeeds)
     asked = needs.storage if replay else "device"
@@ -67,7 +68,7 @@ def choose(setup: TrainingSetup, possible: tuple[str, ...] = EVERYWHERE) -> Plac
 def make(
     setup: TrainingSetup, place: Place, sharding: NamedSharding | None = None
 ) -> tuple[Buffer, Any]:
-    """The buffer for a place, and its empty state with a seed axis."""
+    """Make the buffer for a place, and its empty state with a seed axis."""
     if place.name == "device":
         return setup.buffer, init_program(setup.buffer, setup.num_seeds, sharding)()
     needs = setup.algorithm.needs
@@ -87,7 +88,7 @@ def init_program(buffer: Buffer, num_seeds: int, sharding: NamedSharding | None)
 
 
 def directory() -> Path:
-    """For large files that nobody keeps: `TMPDIR`, else /var/tmp, because /tmp is often memory."""
+    """The directory of large temporary files: `TMPDIR`, else /var/tmp, as /tmp is often memory."""
     for place in (os.environ.get("TMPDIR"), "/var/tmp"):
         if place and os.path.isdir(place) and os.access(place, os.W_OK):
             return Path(place)
@@ -95,7 +96,7 @@ def directory() -> Path:
 
 
 def room(name: str) -> int:
-    """Bytes that a place has for us."""
+    """Free bytes of a place."""
     if name == "device":
         statistics = _device().memory_stats() or {}
         limit = statistics.get("bytes_limit")
@@ -117,11 +118,11 @@ def _look_at(name: str, setup: TrainingSetup, share: float | int) -> Place:
 
 
 def _announce(place: Place, setup: TrainingSetup, asked: str) -> None:
-    """Of a small one nobody needs to know, unless it is not where it would be expected."""
+    """Log where replay is stored, unless it is small and on the device."""
     evaded = asked == "auto" and place.name != "device"
     if not isinstance(setup.algorithm.needs, ReplayNeeds):
         return
-    if place.needed < WORTH_SAYING and not evaded:
+    if place.needed < LARGE and not evaded:
         return
     seen = setup.spec.observation
     frame = "×".join(map(str, seen.shape[1:] if seen.frames > 1 else seen.shape))
@@ -141,25 +142,25 @@ def _device() -> Any:
 
 
 def _memory() -> int:
-    """All that this machine, or this container, has."""
-    limit = _kernel_says("/sys/fs/cgroup/memory.max")
+    """Memory of this machine, or of this container."""
+    limit = _read_kernel("/sys/fs/cgroup/memory.max")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return total if limit is None else min(limit, total)
 
 
 def _free_memory() -> int:
-    """What could be had without taking it from another process."""
-    free = _kernel_says("/proc/meminfo", "MemAvailable")
+    """Memory that no process uses."""
+    free = _read_kernel("/proc/meminfo", "MemAvailable")
     free = _memory() if free is None else free * 1024  # it is in kB; macOS does not say
-    limit, used = map(_kernel_says, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
+    limit, used = map(_read_kernel, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
     if limit is None or used is None:
         return free
-    cached = _kernel_says("/sys/fs/cgroup/memory.stat", "inactive_file") or 0
+    cached = _read_kernel("/sys/fs/cgroup/memory.stat", "inactive_file") or 0
     return min(free, limit - used + cached)
 
 
-def _kernel_says(path: str, name: str = "") -> int | None:
-    """A number in a file of Linux's, after its name if it has one."""
+def _read_kernel(path: str, name: str = "") -> int | None:
+    """Read a number from a file of the Linux kernel, after its name if it has one."""
     with contextlib.suppress(OSError):
         found = re.search(rf"^{name}:?\s*(\d+)", Path(path).read_text(), re.MULTILINE)
         return int(found[1]) if found else None

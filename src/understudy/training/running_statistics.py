@@ -1,22 +1,21 @@
-"""The statistics of observations and returns, which steps are taken into where they are kept."""
+"""The running statistics of observations and returns."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from understudy.algorithms import normalization
-from understudy.buffers.base import own_lanes, put_lanes
+from understudy.buffers.base import get_lanes, set_lanes
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Step
 
 
 def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
-    """Take the steps of a chunk into the running statistics, one after the other, where there are
-    any."""
+    """Add the steps of a chunk to the running statistics, one after the other, if there are any."""
     if learner.state.normalizer == (None, None):
         return learner
     everyone = learner.open_return
-    own = learner._replace(open_return=own_lanes(chunk, everyone))
+    own = learner._replace(open_return=get_lanes(chunk, everyone))
 
     def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
         return _observe_step(learner, *now), None
@@ -26,7 +25,7 @@ def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
         own, _ = one(own, jax.tree.map(lambda x: x[0], rows))
     else:
         own, _ = jax.lax.scan(one, own, rows)
-    return own._replace(open_return=put_lanes(chunk, everyone, own.open_return))
+    return own._replace(open_return=set_lanes(chunk, everyone, own.open_return))
 
 
 def _observe_step(learner: LearnerState, step: Step, valid: Bool[Array, " envs"]) -> LearnerState:

@@ -1,7 +1,6 @@
 """The seed axis: K independent agents as one program.
 
-Everything the engine carries has a leading axis of K seeds. Functions are written for one
-seed and lifted here.
+All states have a leading axis of K seeds. Functions are written for one seed and lifted here.
 """
 
 from collections.abc import Callable
@@ -16,8 +15,7 @@ def over_seeds(function: Callable[..., Any], num_seeds: int, shared: tuple[int, 
     """Lift a one-seed function over the seed axis of all its arguments but the `shared`
     ones (by position), which stay unbatched, so that conditionals on them stay conditionals.
 
-    For one seed the axis is peeled off and put back, which costs nothing, instead of making
-    every product a batched one.
+    For one seed the axis is removed and added again, which costs nothing; a batched product would.
     """
 
     def lifted(*arguments: Tree) -> Tree:

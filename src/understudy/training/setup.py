@@ -1,4 +1,4 @@
-"""What a trainer is built from, and the buffer that follows from it."""
+"""The arguments of a trainer, and the buffer that follows from them."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from understudy.types import ConfigError, Spec
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a trainer is built from."""
+    """The algorithm, the spec of the environments, and how many of what a trainer trains."""
 
     algorithm: Algorithm
     spec: Spec

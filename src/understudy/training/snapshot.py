@@ -13,23 +13,23 @@ class Position:
     iterations: int = 0  # steps of each environment
     updates: int = 0
     horizon: int = 0  # steps in all at the end of the present training: schedules span them
-    refilled_from: int = 0  # the iteration at which an empty ring was last begun
+    refilled_from: int = 0  # the iteration at which an empty buffer was last begun
     first_training: int = 0  # steps of the first training, by which defaults are chosen
-    logged: int = 0  # iterations that the log has told of
+    logged: int = 0  # iterations up to the latest row of the log
     seconds: float = 0.0  # of the run, over all calls of `train`
 
 
 @final
 @dataclass(frozen=True)
 class Snapshot:
-    """What a run needs in order to go on. The `world` (experience, environments, what acting
-    remembers) may be left out: then only what was learned comes back."""
+    """Everything that a run needs to continue. Without the `world` (experience, environments, state
+    of acting) only what was learned is restored."""
 
     position: Position
     learner: StateDict
     world: StateDict | None
 
     def groups(self, world: bool = True) -> dict[str, StateDict]:
-        """For a checkpoint, each to a file of its own."""
+        """The arrays of each file of a checkpoint."""
         learner = {"learner": self.learner}
         return learner | {"world": self.world} if world and self.world is not None else learner

@@ -1,4 +1,4 @@
-"""The forms in which a learner's state is held between programs and a policy travels.
+"""The forms in which a learner's state is stored between programs and a policy is sent.
 
 A first-time reader can skip this file: `Transport` says why there are two forms.
 """
@@ -18,27 +18,11 @@ from understudy.training.program_cache import shared
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
-LARGEST_TOGETHER = 4_096  # numbers of a leaf that travels with others; larger ones are dear to copy
-
-
-@final
-class Shapes:
-    """A tree of arrays without their values, comparable and hashable."""
-
-    def __init__(self, tree: Any):
-        self.tree = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-        leaves, structure = jax.tree.flatten(self.tree)
-        self._identity = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shapes) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
+LARGEST_JOINED = 4_096  # numbers of a leaf that is joined with others: copies cost time
 
 
 class Form(abc.ABC):
-    """How a learner is held between programs, and how its policy travels."""
+    """How a learner is stored between programs, and how its policy is sent."""
 
     @abc.abstractmethod
     def pack(self, learner: LearnerState) -> Tree: ...
@@ -57,7 +41,7 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def lasting_policy(self, received: Tree, device: Any) -> Tree:
-        """The same for several acts, in arrays of the device that no later program is given."""
+        """The same in arrays that no later program donates, for several acts on the device."""
 
     @abc.abstractmethod
     def read_policy(self, received: Tree) -> Any:
@@ -65,48 +49,48 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def policy_leaves(self, received: Tree) -> list[Any]:
-        """All seeds' policy as its leaves in their order, [K, ...] each: what can be sent far."""
+        """The leaves [K, ...] of all seeds' policies in order, to be sent to other processes."""
 
 
 class Parts(NamedTuple):
     """A learner between programs on the CPU."""
 
-    alone: list[Array]  # what acting reads, and what is large
-    together: dict[str, Array]  # [K, numbers] per dtype: all the small rest
+    separate: list[Array]  # leaves that acting reads, and large ones
+    joined: dict[str, Array]  # [K, numbers] per dtype: all small others
 
 
 @final
 class Leaves(Form):
-    """Leaves without their modules, because taking modules apart and putting them together at
-    every call costs Python more time than a small network's update takes. A call also takes more
-    than a microsecond for each of its buffers, so the small ones travel together."""
+    """Leaves without their modules, because flattening and unflattening modules at every call can
+    take Python longer than a small network's update. A call also takes more than a microsecond for
+    each of its buffers, so small leaves are joined."""
 
     def __init__(self, algorithm: Algorithm, learner: LearnerState):
         leaves, self._structure = jax.tree.flatten(learner)
         numbers = jax.tree.unflatten(self._structure, range(len(leaves)))
         read, self._policy = jax.tree.flatten(algorithm.policy(numbers.state))
         sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
-        small = [n for n, size in enumerate(sizes) if size <= LARGEST_TOGETHER]
-        self._together = [n for n in small if n not in read]
-        self._alone = [n for n in range(len(leaves)) if n not in self._together]
-        self._places = [self._alone.index(n) for n in read]
-        self._layout = Layout([leaves[n] for n in self._together])
+        small = [n for n, size in enumerate(sizes) if size <= LARGEST_JOINED]
+        self._joined = [n for n in small if n not in read]
+        self._separate = [n for n in range(len(leaves)) if n not in self._joined]
+        self._places = [self._separate.index(n) for n in read]
+        self._layout = Layout([leaves[n] for n in self._joined])
 
     def pack(self, learner: LearnerState) -> Parts:
         leaves = jax.tree.leaves(learner)
-        together = self._layout.join([leaves[n] for n in self._together])
-        return Parts([leaves[n] for n in self._alone], together)
+        joined = self._layout.join([leaves[n] for n in self._joined])
+        return Parts([leaves[n] for n in self._separate], joined)
 
     def unpack(self, packed: Parts) -> LearnerState:
-        leaves = dict(zip(self._alone, packed.alone, strict=True))
-        leaves |= zip(self._together, self._layout.split(packed.together), strict=True)
+        leaves = dict(zip(self._separate, packed.separate, strict=True))
+        leaves |= zip(self._joined, self._layout.split(packed.joined), strict=True)
         return jax.tree.unflatten(self._structure, [leaves[n] for n in sorted(leaves)])
 
     def send_policy(self, packed: Parts) -> None:
         return None
 
     def receive_policy(self, sent: None, packed: Parts) -> list[Array]:
-        return [packed.alone[place] for place in self._places]
+        return [packed.separate[place] for place in self._places]
 
     def lasting_policy(self, received: list[Array], device: Any) -> list[Array]:
         return [jax.device_put(leaf, leaf.sharding, may_alias=False) for leaf in received]
@@ -178,23 +162,26 @@ class Layout:
 
 def form_of(algorithm: Algorithm, learner: LearnerState, accelerated: bool) -> Form:
     """The form that suits where the learner is; equal learners share one."""
-    return _make_form(algorithm, Shapes(learner), accelerated, _can_pin(learner.state.key.sharding))
+    leaves, structure = jax.tree.flatten(learner)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    can_pin = _can_pin(learner.state.key.sharding)
+    return _make_form(algorithm, structure, shapes, accelerated, can_pin)
 
 
 @shared
-def _make_form(algorithm: Algorithm, learner: Shapes, accelerated: bool, can_pin: bool) -> Form:
-    if accelerated:
-        return Vectors(algorithm, learner.tree, can_pin)
-    return Leaves(algorithm, learner.tree)
+def _make_form(
+    algorithm: Algorithm, structure: Any, shapes: tuple[Any, ...], accelerated: bool, can_pin: bool
+) -> Form:
+    learner = jax.tree.unflatten(structure, shapes)
+    return Vectors(algorithm, learner, can_pin) if accelerated else Leaves(algorithm, learner)
 
 
 def _can_pin(sharding: Sharding) -> bool:
     """Whether programs there can write to the host's memory directly."""
     device, *others = sharding.device_set
-    if others:
+    if others or device.platform == "cpu":
         return False
-    kinds = {memory.kind for memory in device.addressable_memories()}
-    return device.platform != "cpu" and "pinned_host" in kinds
+    return "pinned_host" in {memory.kind for memory in device.addressable_memories()}
 
 
 @shared

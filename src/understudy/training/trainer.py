@@ -1,4 +1,4 @@
-"""What the host loop and the device loop have in common: the interface that a run uses."""
+"""The interface of a trainer, which a run uses, and what the host and the device loop share."""
 
 import abc
 import logging
@@ -19,7 +19,7 @@ from understudy.ops.schedules import Schedule
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
-from understudy.training.initialization import begin, metric_names
+from understudy.training.initialization import init_learner, metric_names
 from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
 from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
@@ -35,11 +35,11 @@ _log = logging.getLogger("understudy.training")
 
 @final
 @dataclass
-class Held:
-    """A learner and its experience, as they are."""
+class States:
+    """The states of the learner and of the buffer, [seeds, ...] each."""
 
     learner: LearnerState
-    experience: Any  # the buffer's state
+    experience: Any
 
     def use_buffer(self, buffer: Buffer, experience: Any) -> None:
         self.experience = experience
@@ -48,19 +48,21 @@ class Held:
 class Trainer(abc.ABC):
     """Advances K seeds by iterations. Abstract; the final ones are the two loops."""
 
-    places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be kept
+    places: ClassVar[tuple[str, ...]] = ("device",)  # where replay can be stored
     setup: TrainingSetup
+    buffer_setup: TrainingSetup  # has the environments of all lanes of the buffer
+    sharding: NamedSharding | None
     update_schedule: UpdateSchedule
     position: Position
-    held: Any  # what has the `learner` and the `experience`, [seeds, ...] each
     buffer: Buffer
+    states: Any  # `States`, or a `Transport`, which has the same attributes
     hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
-    goal: int | None = None  # set from outside: iterations beyond which nobody will ask for any
+    goal: int | None = None  # set from outside: the iterations at which training will end
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
-        """Train on: that many steps of every environment, and the updates they owe; fewer if
+        """Do that many steps of every environment and the updates they owe; fewer if
         `interrupted`."""
 
     @abc.abstractmethod
@@ -72,7 +74,7 @@ class Trainer(abc.ABC):
         """Release environments."""
 
     def faults(self) -> dict[str, int]:
-        """What went wrong in environments and was survived, counted since the start."""
+        """Faults of environments that were survived, counted since the start."""
         return {}
 
     def facts(self) -> dict[str, float]:
@@ -81,49 +83,45 @@ class Trainer(abc.ABC):
 
     @property
     def learner(self) -> LearnerState:
-        return self.held.learner
+        return self.states.learner
 
     @learner.setter
     def learner(self, learner: LearnerState) -> None:
-        self.held.learner = learner
+        self.states.learner = learner
 
     @property
     def experience(self) -> Any:
-        return self.held.experience
+        return self.states.experience
 
     @experience.setter
     def experience(self, experience: Any) -> None:
-        self.held.experience = experience
+        self.states.experience = experience
 
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
         no other). Curves without a length of their own span the run's horizon."""
-        config = self.setup.algorithm.config
+        config, self.hyper_schedules = self.setup.algorithm.config, None
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
-        num_seeds = self.setup.num_seeds
-        self.hyper_schedules = (
-            HyperSchedules(wanted, self.position.horizon, num_seeds, config) if wanted else None
-        )
+        if wanted:
+            length, num_seeds = self.position.horizon, self.setup.num_seeds
+            self.hyper_schedules = HyperSchedules(wanted, length, num_seeds, config)
 
     def begin_training(self, total: int) -> None:
-        """Choose what depends on the length of the first training, and say so if a training up to
-        step `total` would hardly learn."""
+        """Choose defaults that depend on the length of the first training, and warn if a training
+        up to step `total` would hardly learn."""
         if not self.position.first_training and not self.position.iterations:
             self.position.first_training = total
             self.update_schedule = self._make_update_schedule()
         first = self.update_schedule.first_update_iteration * self.setup.num_envs
         if self.position.iterations == 0 and first > total // 2:
             learns = "and so learns little" if first <= total else "and so learns nothing"
+            on_policy = self.setup.algorithm.needs.on_policy
+            lower = "horizon or num_envs" if on_policy else "min_buffer_size or update_every"
             _log.warning(
                 "the first update follows step %s of a training that ends at step %s, %s: train "
-                "longer, or lower %s", f"{first:,}", f"{total:,}", learns, self._waits_for(),
+                "longer, or lower %s", f"{first:,}", f"{total:,}", learns, lower,
             )  # fmt: skip
-
-    def _waits_for(self) -> str:
-        """The settings that put off the first update."""
-        on_policy = self.setup.algorithm.needs.on_policy
-        return "horizon or num_envs" if on_policy else "min_buffer_size or update_every"
 
     def _make_update_schedule(self) -> UpdateSchedule:
         needs = self.setup.algorithm.needs
@@ -143,60 +141,52 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(state=state._replace(hyper=hyper))
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Take over networks, [seeds, ...] each; targets follow."""
+        """Replace networks, [seeds, ...] each; targets follow."""
         state = self.setup.algorithm.set_weights(self.learner.state, weights)
         self.learner = self.learner._replace(state=state)
 
     def snapshot(self, world: bool = True) -> Snapshot:
-        """A copy of everything on the host, between two iterations."""
-        return Snapshot(
-            position=replace(self.position),
-            learner=state_dict(self.learner),
-            world=self._world_state_dict() if world else None,
-        )
+        """Copy everything to the host, between two iterations."""
+        arrays = None
+        if world:
+            arrays = add_prefix("experience", self._experience_state_dict())
+            arrays |= add_prefix("acting", self._acting_state_dict())
+        return Snapshot(replace(self.position), state_dict(self.learner), arrays)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on, bit for bit, where the snapshot was taken.
+        """Continue, bit for bit, where the snapshot was taken.
 
-        Where it holds no world the environments begin anew, learning waits until the ring holds
-        `min_buffer_size` transitions again, and nothing is owed for the gap."""
+        Without a world the environments begin anew, learning waits until the buffer holds
+        `min_buffer_size` transitions again, and no updates are owed for the gap."""
+        position = replace(snapshot.position)
         if snapshot.world is None:
-            position = replace(snapshot.position, refilled_from=snapshot.position.iterations)
+            position.refilled_from = position.iterations
         else:
-            position = replace(snapshot.position)
-            self._load_world(snapshot.world)
+            self._load_experience(select_prefix(snapshot.world, "experience"))
+            self._load_acting(select_prefix(snapshot.world, "acting"))
         self.learner = load_state_dict(self.learner, snapshot.learner)
         self.position = position
         self.update_schedule = self._make_update_schedule()
         if position.refilled_from:
             self.update_schedule = self.update_schedule.refilling(position.refilled_from)
 
-    def _world_state_dict(self) -> StateDict:
-        """Experience, and what the loop itself adds to it."""
-        arrays = add_prefix("experience", self._experience_state_dict())
-        return arrays | add_prefix("acting", self._acting_state_dict())
-
-    def _load_world(self, world: StateDict) -> None:
-        self._load_experience(select_prefix(world, "experience"))
-        self._load_acting(select_prefix(world, "acting"))
-
     def _experience_state_dict(self) -> StateDict:
         return self.buffer.state_dict(self.experience)
 
     def _load_experience(self, arrays: StateDict) -> None:
-        """Kept where it was, even if there would be more, or less, space elsewhere by now."""
-        if is_of_host(arrays) != self.buffer.fed:
-            self._move_experience(EVERYWHERE[1:] if is_of_host(arrays) else EVERYWHERE[:1])
+        """Load replay to where it was stored before, even if other places have more space now."""
+        if is_of_host(arrays) != self.buffer.external:
+            self.move_experience(EVERYWHERE[1:] if is_of_host(arrays) else EVERYWHERE[:1])
         self.experience = self.buffer.load_state_dict(self.experience, arrays)
 
-    def _move_experience(self, places: tuple[str, ...]) -> None:
-        """Begin with an empty buffer in the first of these places that can hold it."""
-        self.buffer, experience = make(self._wide_setup, choose(self._wide_setup, places))
-        self.held.use_buffer(self.buffer, experience)
+    def move_experience(self, places: tuple[str, ...]) -> None:
+        """Use an empty buffer in the first of these places that can hold it."""
+        self.buffer, empty = make(self.buffer_setup, choose(self.buffer_setup, places))
+        self.states.use_buffer(self.buffer, empty)
 
     @abc.abstractmethod
     def _acting_state_dict(self) -> StateDict:
-        """What acting and stepping have come to: environments, memory, random keys."""
+        """The state of acting and stepping: environments, recurrent states, random keys."""
 
     @abc.abstractmethod
     def _load_acting(self, acting: StateDict) -> None: ...
@@ -220,11 +210,11 @@ class Trainer(abc.ABC):
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Per-seed means of the update metrics since the last call; what was not computed
-        in that time is absent. A seed that has diverged is told of once."""
+        in that time is absent. Warns once of each seed that has diverged."""
         meter = jax.device_get(self.learner.meter)
         means, fresh = read_meter(meter, self._metric_names)
-        for seed_index in set(np.flatnonzero(diverged(meter)).tolist()) - self._told_of:
-            self._told_of.add(seed_index)
+        for seed_index in set(np.flatnonzero(diverged(meter)).tolist()) - self._reported:
+            self._reported.add(seed_index)
             _log.warning(
                 "seed %d diverged before step %d: its last %d updates were not finite. It is "
                 "frozen, and the other seeds go on", self.setup.seed + seed_index, self.steps,
@@ -233,47 +223,39 @@ class Trainer(abc.ABC):
         self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
         return means
 
-    def _start(self, buffer: Buffer | None = None) -> tuple[LearnerState, Any]:
-        """Initial states and an empty buffer, with a seed axis; the setup's own buffer, unless
-        one is given."""
-        algorithm, spec, num_seeds = (
-            self.setup.algorithm,
-            self.setup.spec,
-            self.setup.num_seeds,
-        )
-        needs, num_envs = algorithm.needs, self.setup.num_envs
-        rollouts = isinstance(needs, RolloutNeeds)
-        if rollouts and needs.horizon * num_envs % needs.minibatches:
+    def initialize(
+        self, setup: TrainingSetup, buffer: Buffer | None = None
+    ) -> tuple[LearnerState, Any]:
+        """Set up everything but environments; returns the first states of the learner and of the
+        buffer, [seeds, ...] each. The buffer is the setup's own, unless one is given."""
+        algorithm, num_envs, needs = setup.algorithm, setup.num_envs, setup.algorithm.needs
+        if isinstance(needs, RolloutNeeds) and needs.horizon * num_envs % needs.minibatches:
             raise ConfigError(
                 f"a rollout of {needs.horizon} steps of {num_envs} environments cannot be split "
                 f"into {needs.minibatches} equal minibatches"
             )
-        self._wide_setup = self.setup  # what the buffer was made for
-        self._sharding = find_sharding(self.setup)
+        self.setup = self.buffer_setup = setup
+        self.sharding = find_sharding(setup)
         if buffer is None:
-            place = choose(self.setup, self.places)
-            self.buffer, experience = make(self.setup, place, self._sharding)
+            buffer, experience = make(setup, choose(setup, self.places), self.sharding)
         else:
-            self.buffer, experience = buffer, buffer.init()
-        self.position = Position()
+            experience = buffer.init()
+        self.buffer, self.position = buffer, Position()
         self.update_schedule = self._make_update_schedule()
-        self._told_of: set[int] = set()  # seeds that have diverged
-        self._metric_names = metric_names(algorithm, spec, num_envs)
-        keys = seed_keys(self.setup.seed, num_seeds, INITIALIZATION)
-        first_learner = _begin_program(self.setup.unseeded, self._sharding)
-        learner = first_learner(jax.device_put(keys, self._sharding))
-        return learner, experience
+        self._reported: set[int] = set()  # seeds that have diverged
+        self._metric_names = metric_names(algorithm, setup.spec, num_envs)
+        keys = jax.device_put(seed_keys(setup.seed, setup.num_seeds, INITIALIZATION), self.sharding)
+        return _init_program(setup.unseeded, self.sharding)(keys), experience
 
 
 def learner_shapes(setup: TrainingSetup) -> LearnerState:
-    """What a trainer's learner looks like, before there is one."""
+    """The shapes of a trainer's learner, without making one."""
     keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), np.uint32)
-    return jax.eval_shape(_begin_program(setup.unseeded, None), keys)
+    return jax.eval_shape(_init_program(setup.unseeded, None), keys)
 
 
 @shared
-def _begin_program(setup: TrainingSetup, sharding: NamedSharding | None) -> Any:
-    """From a key for each seed to learners that have learned nothing."""
-    names = metric_names(setup.algorithm, setup.spec, setup.num_envs)
-    initial = partial(begin, setup.algorithm, setup.spec, setup.num_envs, len(names))
-    return jax.jit(jax.vmap(initial), out_shardings=sharding)
+def _init_program(setup: TrainingSetup, sharding: NamedSharding | None) -> Any:
+    """Makes the first learners of a key for each seed."""
+    init = partial(init_learner, setup.algorithm, setup.spec, setup.num_envs)
+    return jax.jit(jax.vmap(init), out_shardings=sharding)

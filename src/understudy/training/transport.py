@@ -28,7 +28,7 @@ from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import over_seeds
 from understudy.training.state_packing import Form, form_of, form_programs
-from understudy.training.step_packing import RowType, as_bytes, to_chunk
+from understudy.training.step_packing import as_bytes, to_chunk, unpack_rows
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
@@ -36,7 +36,7 @@ MOST_PHASES = 4  # of delayed updates, that are worth a program each
 
 
 class Rows(NamedTuple):
-    """A chunk as it travels: rows of bytes [K, time, lanes, bytes]."""
+    """A chunk as it is transferred: rows of bytes [K, time, lanes, bytes]."""
 
     data: Any
     first_lane: Any = None  # [K]: see `Chunk`
@@ -44,19 +44,15 @@ class Rows(NamedTuple):
 
 @final
 class Transport:
-    """Holds the state of the learner and of the buffer in the form that suits their device, and
-    calls the learner's program beside the environments' steps."""
+    """Stores the states of the learner and of the buffer in the form that suits their device, and
+    calls the learner's program while the environments step."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        buffer: Buffer,
-        rows: RowType,
-        learner: LearnerState,
-        experience: Any,
-        accelerated: bool | None = None,
-    ):
-        """`accelerated` is found out from where the learner is, unless given."""
+        self, algorithm: Algorithm, buffer: Buffer, rows: np.dtype, learner: LearnerState,
+        experience: Any, accelerated: bool | None = None,
+    ):  # fmt: skip
+        """`rows` is the dtype of chunks. `accelerated` follows from where the learner is, unless
+        given."""
         self.sharding = learner.state.key.sharding
         first, *others = self.sharding.device_set
         if accelerated is None:  # or divided: acting is not, and cannot read a part of the learner
@@ -75,7 +71,7 @@ class Transport:
         self.restart_counting(0)
 
     def use_buffer(self, buffer: Buffer, experience: Any) -> None:
-        """Go on with this buffer, which is in the state given."""
+        """Continue with this buffer and its state."""
         self.buffer, self.experience = buffer, experience
         self.program = _learn_program(
             self._algorithm, buffer, self._rows, self.form, self._num_seeds, self.sharding
@@ -85,21 +81,21 @@ class Transport:
         self, rows: np.ndarray, count: int, moving: tuple[str, ...] = (), values: Any = None,
         steps: tuple[int, ...] = (), first_lane: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """Add rows [K, time, lanes], move the hyper-parameters named to the values [K, time,
-        names], and do `count` updates, of which each follows the step of the chunk that `steps`
-        says. Returns at once, or, where the host samples and there is no other thread, when it has
-        sampled."""
-        call = self._learn_from_host if self.buffer.fed else self._learn_on_device
+        """Add rows [K, time, lanes], set the `moving` hyper-parameters to the values [K, time,
+        names], and do `count` updates, each after the step of the chunk that `steps` says.
+
+        Returns at once. Where the host samples and there is no thread, it samples first."""
+        call = self._learn_from_host if self.buffer.external else self._learn_on_device
         self._submit(call, Rows(as_bytes(rows), first_lane), count, moving, values, steps)
 
     def policy(self, lasting: bool = False) -> Tree:
-        """What the act program takes: the policy after every update asked for so far. The next
-        call of the learner may give up its arrays, unless it is to be a `lasting` one."""
+        """The policy after every update asked for so far, as the act program takes it. The next
+        call of the learner may donate its arrays, except those of a `lasting` one."""
         self.wait()
         return self.form.lasting_policy(self._policy, self.act_device) if lasting else self._policy
 
     def _submit(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Make a call: here, or in the thread once the last one has ended."""
+        """Make a call: in this thread, or in the other one after its last call has ended."""
         self.wait()
         if self._thread is None:
             call(*arguments)
@@ -107,7 +103,7 @@ class Transport:
             self._pending = self._thread.submit(call, *arguments)
 
     def wait(self) -> None:
-        """Until the thread has ended its call: only then may its arrays be touched."""
+        """Wait until the thread has ended its call: only then may its arrays be read."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -119,15 +115,17 @@ class Transport:
     def _learn_from_host(
         self, given: Rows, count: int, moving: tuple[str, ...], values: Any, steps: tuple[int, ...]
     ) -> None:
-        """The same where the host keeps replay. The device is given the chunk only where it keeps
-        statistics of it, and is not called where there is nothing for it to do."""
+        """The same where the host stores replay. The device receives the chunk only for statistics
+        of it, and is not called where it has nothing to do."""
         buffer: Any = self.buffer
-        read = np.ascontiguousarray(given.data).view(self._rows.dtype)[..., 0]
-        chunk = to_chunk(read, self._rows.fields, given.first_lane)
+        read = np.ascontiguousarray(given.data).view(self._rows)[..., 0]
+        chunk = to_chunk(read, self._rows, given.first_lane)
         self._experience = buffer.add(self._experience, chunk)
         seen = given if self._observes else None
         while count or seen is not None or moving:
-            sampled, now = buffer.draw(self._experience, self._done, count) if count else (None, 0)
+            sampled, now = None, 0
+            if count:
+                sampled, now = buffer.sample_updates(self._experience, self._done, count)
             # Sampling goes on beside the program before this one, but not further ahead of it.
             jax.block_until_ready(self._index)
             _, sent = self._run(sampled, seen, now, moving, values, steps[:now])
@@ -150,7 +148,7 @@ class Transport:
         return left, sent
 
     def _receive(self, sent: Tree) -> None:
-        """Take the policy that a program has sent to where it acts."""
+        """Use the policy that a program has sent from now on."""
         self._policy = self.form.receive_policy(sent, self.packed)
 
     @property
@@ -174,8 +172,8 @@ class Transport:
     @experience.setter
     def experience(self, experience: Any) -> None:
         self.wait()
-        fed = self.buffer.fed
-        self._experience = experience if fed else jax.device_put(experience, self.sharding)
+        external = self.buffer.external
+        self._experience = experience if external else jax.device_put(experience, self.sharding)
 
     def restart_counting(self, updates_done: int) -> None:
         """Set the index of the next update."""
@@ -191,7 +189,7 @@ class Transport:
 
 @shared
 def _learn_program(
-    algorithm: Algorithm, buffer: Buffer, rows: RowType, form: Form, num_seeds: int,
+    algorithm: Algorithm, buffer: Buffer, rows: np.dtype, form: Form, num_seeds: int,
     sharding: Sharding,
 ) -> Callable[..., Any]:  # fmt: skip
     """`learn_from_chunk`, lifted over all seeds and compiled."""
@@ -201,7 +199,7 @@ def _learn_program(
     ) -> tuple[LearnerState, Any]:
         chunk = None
         if given is not None:
-            chunk = to_chunk(rows.unpack(given.data), rows.fields, given.first_lane)
+            chunk = to_chunk(unpack_rows(rows, given.data), rows, given.first_lane)
         return learn_from_chunk(algorithm, buffer, call, learner, data, chunk, index, values)
 
     def learn(packed: Tree, data: Any, given: Any, index: Array, values: Any, call: Call):
@@ -212,7 +210,7 @@ def _learn_program(
 
     return jax.jit(
         divides_rows(learn, sharding),
-        donate_argnums=(0, 3) if buffer.fed else (0, 1, 3),
+        donate_argnums=(0, 3) if buffer.external else (0, 1, 3),
         static_argnums=5,
         out_shardings=(sharding, sharding, shared_by_all(sharding), None),
     )

@@ -23,8 +23,8 @@ class LearnerState(NamedTuple):
     open_return: Float[Array, " envs"]  # discounted, of each environment's episode so far
 
 
-class Ready(NamedTuple):
-    """What one update needs beside the learner's state."""
+class UpdateInputs(NamedTuple):
+    """What one update needs, besides the learner's state."""
 
     batch: Any  # prepared
     place: Int32[Array, "*seeds batch"] | None  # of its rows in the ring, if it came from one
@@ -32,17 +32,17 @@ class Ready(NamedTuple):
     next_key: Key  # the State's, after the update
 
 
-def ready(algorithm: Algorithm, buffer: Buffer, state: Any, data: Any) -> Ready:
-    """Sample what the next update of one seed learns from."""
+def sample_inputs(algorithm: Algorithm, buffer: Buffer, state: Any, data: Any) -> UpdateInputs:
+    """Sample the inputs of the next update of one seed."""
     next_key, draw_key, key = jax.random.split(state.key, 3)
     batch, place = sample_batch(algorithm, buffer, state, data, draw_key)
-    return Ready(batch, place, key, next_key)
+    return UpdateInputs(batch, place, key, next_key)
 
 
 def sample_batch(
     algorithm: Algorithm, buffer: Buffer, state: Any, data: Any, key: Key
 ) -> tuple[Any, Int32[Array, " batch"] | None]:
-    """A batch, augmented and prepared, and where its rows lie in the buffer."""
+    """Sample a batch, augmented and prepared; also return where its rows lie in the buffer."""
     batch, place = buffer.sample(data, key, state.hyper)
     most = getattr(algorithm.needs, "random_shift", 0)
     if most:
@@ -51,23 +51,24 @@ def sample_batch(
 
 
 def update(
-    algorithm: Algorithm, learner: LearnerState, now: Ready, index: Index
+    algorithm: Algorithm, learner: LearnerState, now: UpdateInputs, index: Index
 ) -> tuple[LearnerState, Aux, Bool[Array, ""]]:
-    """Update number `index`: the new learner, what the algorithm says of it, and whether it was
-    applied."""
+    """Do update number `index`: returns the new learner, the algorithm's metrics and errors, and
+    whether the update was applied."""
     mask = algorithm.update_mask(index)
     gradients, aux = algorithm.gradients(learner.state, split_rows(now.batch), now.key, mask)
-    learner, good = finish(algorithm, learner, now, gradients, aux)
+    learner, good = apply_update(algorithm, learner, now, gradients, aux)
     return learner, aux, good
 
 
-def finish(
-    algorithm: Algorithm, learner: LearnerState, now: Ready, gradients: Gradients, aux: Aux
+def apply_update(
+    algorithm: Algorithm, learner: LearnerState, now: UpdateInputs, gradients: Gradients, aux: Aux
 ) -> Tree:
-    """Take the step, unless it is not finite: then it is discarded as a whole. Params, targets,
-    optimizers and counters keep their values; only the random key moves on. After a row of such
-    steps the seed is frozen: it takes no step any more. Gives the learner, and whether the step
-    was taken."""
+    """Apply gradients if they are finite; returns the learner, and whether they were applied.
+
+    Otherwise the update is discarded as a whole: params, targets, optimizers and counters keep
+    their values, and only the random key changes. After several discarded updates in a row the seed
+    is frozen: no update is applied any more."""
     state, good = learner.state, finite(gradients) & ~is_frozen(learner.meter)
     proposed = algorithm.apply(state, gradients)
     state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)

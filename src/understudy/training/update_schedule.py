@@ -85,7 +85,7 @@ class UpdateSchedule:
         return max(iterations, self.first_learning_iteration + 1)
 
     def refilling(self, iteration: int) -> "UpdateSchedule":
-        """The same from `iteration` on with an empty ring: learning waits for it to fill."""
+        """The same from `iteration` on with an empty buffer: learning waits until it fills."""
         waiting = iteration + self.first_learning_iteration
         return replace(self, first_learning_iteration=waiting)
 

@@ -19,7 +19,7 @@ from understudy.networks.ensembles import select_critics
 from understudy.qd.config import PGAMEConfig
 from understudy.qd.emitters.base import Emitter
 from understudy.qd.repertoire import Repertoire, sample
-from understudy.training.initialization import begin, metric_names
+from understudy.training.initialization import init_learner, metric_names
 from understudy.training.learner import updates
 from understudy.training.setup import make_buffer
 from understudy.training.update import LearnerState, sample_batch
@@ -36,10 +36,10 @@ class PolicyGradient(Emitter):
         lanes = config.generation_size  # of the experience
         self._buffer = make_buffer(td3, spec, lanes)
         self.metric_names = metric_names(td3, spec, lanes)
-        self._begin = partial(begin, td3, spec, lanes, len(self.metric_names))
+        self._init_learner = partial(init_learner, td3, spec, lanes)
 
     def init(self, key: Key) -> LearnerState:
-        return self._begin(key)
+        return self._init_learner(key)
 
     def ask(
         self, state: LearnerState, repertoire: Repertoire, experience: ReplayState | None, key: Key
