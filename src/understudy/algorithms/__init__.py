@@ -14,7 +14,7 @@ from understudy.types import ConfigError
 __all__ = ["Algorithm", "available", "find"]
 
 
-# What others have under these names, and what is nearest here.
+# Names of algorithms that this library does not have -> a hint.
 _ELSEWHERE = {
     "ppo": " (not part of this version; A2C is the on-policy algorithm here)",
     "dqn": " (did you mean 'ddqn'?)",
@@ -24,7 +24,7 @@ _ELSEWHERE = {
 
 @cache
 def available() -> dict[str, type[Algorithm]]:
-    """Every algorithm by its lower-case name."""
+    """Return every algorithm by its lower-case name."""
     folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
     return {
         name: importlib.import_module(f"{__name__}.{name}").ALGORITHM for name in sorted(folders)
@@ -32,7 +32,7 @@ def available() -> dict[str, type[Algorithm]]:
 
 
 def find(name: str) -> type[Algorithm]:
-    """The algorithm of that name, in any case."""
+    """Return the algorithm of that name, in upper or lower case."""
     algorithms = available()
     if name.lower() not in algorithms:
         known = ", ".join(algorithms)

@@ -1,8 +1,8 @@
 """Configs: frozen, complete, and checked as a whole before anything starts.
 
-A field is declared with `setting(default, …)`: its bounds, and whether it can move during
-training (then it lives as an array in `state.hyper`). Its docstring stands under it and becomes
-the command line's help. All problems of a config are reported together.
+`setting(default, …)` declares a field with its bounds, and whether it can move during training
+(then it is an array in `state.hyper`). The docstring under a field is its help text on the command
+line. All problems of a config are reported together.
 """
 
 import ast
@@ -36,11 +36,10 @@ def setting(
     moving: bool = False,
     topic: str = "",
 ) -> Any:
-    """A config field with its bounds. `moving` fields can be scheduled and changed live; those of
-    a topic are listed together."""
+    """Declare a config field with its bounds. `moving` fields can have schedules and can be changed
+    during training; fields of one topic are listed together."""
     rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
-    told = {"moving": moving, "topic": topic}
-    return dataclasses.field(default=default, metadata={**rules, **told})
+    return dataclasses.field(default=default, metadata={**rules, "moving": moving, "topic": topic})
 
 
 encoder_setting = partial(setting, topic="seeing and remembering")
@@ -50,12 +49,12 @@ OPTIMIZERS = ("adam", "adamw", "rmsprop")
 
 
 def shown_name(name: str) -> str:
-    """An algorithm or a method as people write it."""
+    """Return the name of an algorithm or a method as it is written in text."""
     return {"map-elites": "MAP-Elites"}.get(name, name.upper())
 
 
 def by_topic(config_class: type) -> dict[str, list[dataclasses.Field]]:
-    """The fields of a config in the order in which people read them: those of no topic first."""
+    """Return the fields of a config by topic; those without a topic come first, under ""."""
     topics: dict[str, list[dataclasses.Field]] = {"": []}
     for field in dataclasses.fields(config_class):
         topics.setdefault(field.metadata["topic"], []).append(field)
@@ -63,7 +62,7 @@ def by_topic(config_class: type) -> dict[str, list[dataclasses.Field]]:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """' (did you mean x?)', or nothing when no candidate is near."""
+    """Return ' (did you mean x?)', or '' if no candidate is near."""
     close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
@@ -71,8 +70,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 class Config:
     """The abstract base of every algorithm's config: a frozen dataclass of settings."""
 
-    # Annotations are checked by `coerce`, which explains itself; a type checker that ran before
-    # it would answer bad input with a traceback.
+    # `coerce` checks annotations with clear messages; a type checker that ran before it would
+    # raise a traceback for bad input.
     __no_type_check__ = True
 
     # Environment id -> settings for it, and for other versions of it (see `read_presets`).
@@ -96,7 +95,7 @@ class Config:
 
     @classmethod
     def explain_unknown(cls, name: str) -> str:
-        """Why there is no setting of that name, or which one was meant."""
+        """Say why there is no setting of that name, or which one was probably meant."""
         if name in cls.refused:
             return f"there is no '{name}' here: {cls.refused[name]}"
         if name in cls.renamed:
@@ -115,7 +114,7 @@ class Config:
                 problem = str(error)
             if problem:
                 problems.append(f"{field.name} {problem}")
-        if not problems:  # relations between fields only make sense between good values
+        if not problems:  # relations between fields make sense only between valid values
             problems = self.contradictions()
         else:
             problems += self._contradictions_despite_problems()
@@ -129,11 +128,11 @@ class Config:
             return []
 
     def contradictions(self) -> list[str]:
-        """Problems between fields that are each good alone."""
+        """Return the problems between fields that are each valid by itself."""
         return []
 
     def moving(self) -> dict[str, float]:
-        """The settings that can move, with their starting values."""
+        """Return the settings that can move, with their initial values."""
         return {
             field.name: float(getattr(self, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -141,12 +140,12 @@ class Config:
         }
 
     def schedules(self) -> dict[str, Schedule]:
-        """How settings move by themselves during a run; `train(schedules=…)` goes before it."""
+        """Return the config's own schedules of settings; `train(schedules=…)` overrides them."""
         return {}
 
     @classmethod
     def check_moving(cls, name: str, value: int | float) -> None:
-        """Refuse a value that the setting of that name could not have."""
+        """Raise ConfigError for a value that the setting of that name cannot have."""
         field = cls.__dataclass_fields__.get(name)  # type: ignore[attr-defined]
         problem = _out_of_bounds(value, field.metadata) if field else None
         if problem:
@@ -154,9 +153,9 @@ class Config:
 
     @classmethod
     def for_environment(cls, environment: str | None) -> tuple[Any, str]:
-        """The preset for an environment id and its name; the defaults where there is none."""
+        """Return the preset for an environment id and its name, or the defaults."""
         name = (environment or "").removeprefix("jax:")
-        if name not in cls.presets:  # of another version, perhaps, or of a whole family
+        if name not in cls.presets:  # look for another version, or for a family of environments
             stem, family = name.rpartition("-v")[0], re.split("[-:/]", name)[0]
             others = (known for known in cls.presets if known.startswith(f"{stem}-v"))
             name = next(others, family if family in cls.presets else "")
@@ -191,9 +190,9 @@ def _types(cls: type) -> dict[str, Any]:
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """`value` as the annotated type if that is exact; ValueError otherwise.
+    """Convert a value to the annotated type if that is exact; raise ValueError otherwise.
 
-    An int is a good float, and a whole float (5e3) a good count; a string is neither.
+    An int is a valid float, and a whole float (5e3) a valid int; a string is neither.
     """
     options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
     if value is None:
@@ -219,7 +218,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """An argument that counts something, or one line that says what it must be."""
+    """Return an argument as an int of at least `least`, or raise ConfigError."""
     try:
         number = coerce(value, int)
     except ValueError as error:
@@ -230,7 +229,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """NumPy's numbers count too; True and False do not."""
+    """Accept NumPy's numbers too, but not True and False."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -268,7 +267,7 @@ def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstring under each field, read from the source of the class and its base."""
+    """Return the docstring under each field, read from the source of the class and its base."""
     docs: dict[str, str] = {}
     for owner in reversed(cls.__mro__[:-1]):
         if not dataclasses.is_dataclass(owner):
@@ -282,7 +281,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def check_optimizer(config: Any) -> list[str]:
-    """Problems between the settings of the optimizer."""
+    """Return the problems between the settings of the optimizer."""
     problems = []
     if config.weight_decay is not None and config.optimizer != "adamw":
         problems.append(f"weight_decay is AdamW's: optimizer must be adamw, not {config.optimizer}")
@@ -292,12 +291,12 @@ def check_optimizer(config: Any) -> list[str]:
 
 
 def anneal_learning_rates(config: Config) -> dict[str, Schedule]:
-    """Schedules by which all learning rates fall to zero."""
+    """Return schedules that decrease all learning rates to zero."""
     rates = {name: rate for name, rate in config.moving().items() if "learning_rate" in name}
     return {name: linear(rate, 0.0) for name, rate in rates.items()}
 
 
 def memory_width(memory: str | None, size: int) -> int:
-    """Numbers that the recurrent state of such a cell consists of; 0 where there is none."""
+    """Return the length of such a cell's recurrent state; 0 without a cell."""
     cells = {None: 0, "gru": 1, "lstm": 2}
     return cells[memory] * size

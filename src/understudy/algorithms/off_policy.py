@@ -36,17 +36,17 @@ class ReplayNeeds:
     batch_size: int
     n_step: int
     start_steps: int | None  # uniformly random actions before the policy acts
-    max_start_steps: int  # where their number depends on the length of the run
+    max_start_steps: int  # if their number depends on the length of the run
     min_buffer_size: int  # transitions stored before the first update
-    updates_per_step: float  # per environment transition, whatever the number of environments
-    update_every: int  # updates happen where transitions pass a multiple of this
+    updates_per_step: float  # per environment transition, for any number of environments
+    update_every: int  # updates happen when transitions pass a multiple of this
     updates_per_vector_step: float | None = None  # per step of all environments, instead
     priority_exponent: float | None = None  # None: uniform sampling
-    priority_mix: float = 0.9  # of the largest error of a sequence, the rest of the mean one
+    priority_mix: float = 0.9  # weight of the largest error of a sequence, against the mean
     random_shift: int = 0  # pixels
-    sequences: Sequences | None = None  # for an agent that remembers; a batch is made of these
+    sequences: Sequences | None = None  # for recurrent networks; a batch consists of these
     storage: str = "auto"  # where it is kept: device, host or disk
-    chunk_steps: int | None = None  # that are handed to the learner at a time
+    chunk_steps: int | None = None  # per transfer to the learner
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class OffPolicyConfig(Config):
     policy_delay = 1  # no field here; algorithms that can delay the policy have it as a setting
 
     learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
-    """The optimizer's step size, for every network without one of its own."""
+    """The learning rate of every network without one of its own."""
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The critics' own step size (default: learning_rate)."""
+    """The critics' learning rate (default: learning_rate)."""
     anneal_learning_rate: bool = setting(False)
-    """Let all learning rates fall linearly to zero over the run."""
+    """Decrease all learning rates linearly to zero over the run."""
     gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
     """Discount per step."""
     tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
@@ -68,9 +68,9 @@ class OffPolicyConfig(Config):
     target_update_interval: int = setting(1, at_least=1)
     """Updates between two target updates."""
     buffer_size: int = setting(1_000_000, at_least=1)
-    """Transitions the replay ring holds."""
+    """Transitions that the replay buffer holds."""
     replay_storage: str = setting("auto", choices=("auto", "device", "host", "disk"))
-    """Where replay is kept; auto is the first of device, host memory and disk that can hold it."""
+    """Where replay is stored; auto is the first of device, host memory and disk that can hold it."""
     batch_size: int = setting(256, at_least=1)
     """Transitions per update."""
     n_step: int = setting(1, at_least=1)
@@ -84,88 +84,86 @@ class OffPolicyConfig(Config):
     """Transitions stored before the first update (at most as many as there are random steps, where
     a short training has fewer than max_start_steps of them)."""
     updates_per_step: float = setting(1.0, above=0.0)
-    """Updates per environment transition, whatever the number of environments."""
+    """Updates per environment transition, for any number of environments."""
     updates_per_vector_step: float | None = setting(None, above=0.0)
     """Updates per step of all environments of a seed, instead of updates_per_step."""
     update_every: int = setting(1, at_least=1)
-    """Transitions between two times at which updates are done; their ratio does not change."""
+    """Transitions between two groups of updates; updates_per_step does not change."""
     chunk_steps: int | None = setting(None, at_least=1)
-    """Steps of every Gymnasium environment that are handed to the learner at a time; the policy
-    acts two such chunks behind it (default: 1 on a CPU, 8 on an accelerator)."""
+    """Steps of every Gymnasium environment per chunk; the acting policy is two chunks behind the
+    learner (default: 1 on a CPU, 8 on an accelerator)."""
     reward_scale: float = setting(1.0, moving=True)
-    """Factor on rewards when a batch is sampled; replay keeps them raw."""
+    """Factor on rewards when a batch is sampled; replay stores raw rewards."""
     max_grad_norm: float | None = setting(None, above=0.0)
     """Clip each network's gradient to this global norm (default: off)."""
     hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
-    """Hidden layers of every network without its own."""
+    """Hidden layers of every network without sizes of its own."""
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The critics' own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialized critics; the smallest opinion counts."""
+    """Independently initialized critics; targets use their minimum."""
     critic_subset: int | None = setting(None, at_least=1)
-    """Critics, drawn anew for each update, whose smallest opinion counts in the target
-    (default: all of them)."""
+    """Critics, drawn anew for each update, whose minimum is used in the target (default: all of
+    them)."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the critics."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
-    """How weights begin."""
+    """How weights are initialized."""
     normalize_observations: bool = setting(False)
-    """Give networks observations of zero mean and unit variance, by running statistics."""
+    """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
     prioritized: bool = setting(False)
-    """Draw transitions in proportion to their last error, instead of uniformly."""
+    """Sample transitions in proportion to their last error, instead of uniformly."""
     priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
-    """How strongly priorities count: 0 is uniform, 1 is in proportion to the error."""
+    """Exponent of the priorities: 0 is uniform, 1 is in proportion to the error."""
     importance_exponent: float = setting(0.4, at_least=0.0, at_most=1.0, moving=True)
-    """How far importance weights undo the priorities' bias; moves linearly to 1 (complete) over
-    the run."""
+    """How far importance weights correct the priorities' bias; moves linearly to 1 (completely)
+    over the run."""
 
     optimizer: str = optimizer_setting("adam", choices=OPTIMIZERS)
-    """What turns gradients into steps."""
+    """The optimizer of all networks."""
     optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
-    """Keeps the optimizer from dividing by zero (default: Adam 1e-8, RMSprop 1e-5)."""
+    """ε of the optimizer, against division by zero (default: Adam 1e-8, RMSprop 1e-5)."""
     adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
-    """Adam and AdamW: how slowly the mean of the gradients forgets."""
+    """Adam and AdamW: decay of the running mean of gradients."""
     adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
-    """Adam and AdamW: how slowly the mean of their squares forgets."""
+    """Adam and AdamW: decay of the running mean of squared gradients."""
     weight_decay: float | None = optimizer_setting(None, at_least=0.0)
-    """AdamW: the share of every weight of the networks that a step of size 1 takes away (default:
-    0.01)."""
+    """AdamW: weight decay of the networks, multiplied by the learning rate (default: 0.01)."""
     rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
-    """RMSprop: how slowly the mean of the squares forgets."""
+    """RMSprop: decay of the running mean of squared gradients."""
     epsilon_inside_root: bool = optimizer_setting(True)
-    """RMSprop: add optimizer_epsilon to the mean square and not to its root."""
+    """RMSprop: add optimizer_epsilon to the mean square, not to its root."""
 
     encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
-    """What sees images; auto is nature from 36×36 pixels on, small below."""
+    """The encoder of images; auto is nature from 36×36 pixels on, small below."""
     encoder_features: int | None = encoder_setting(None, at_least=1)
-    """Features that come of an image (default: nature 512, impala 256, small 128)."""
+    """Features of an image (default: nature 512, impala 256, small 128)."""
     frame_stack: int = encoder_setting(1, at_least=1)
-    """Newest images that make one observation; replay keeps each of them once."""
+    """Newest images that make one observation; replay stores each of them once."""
     memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
-    """The cell that remembers what was seen before; none by default."""
+    """The recurrent cell; none by default."""
     memory_size: int = encoder_setting(128, at_least=1)
-    """Features that such a cell has."""
+    """Features of the recurrent cell."""
     share_encoder: bool = encoder_setting(True)
-    """Let the actor see and remember by the critics' encoder (of images) and memory."""
+    """Let the actor use the critics' encoder of images and their recurrent cell."""
     actor_trains_encoder: bool = encoder_setting(False)
-    """Let the actor's gradient, too, into what it shares with the critics."""
+    """Let the actor's gradient train the shared encoder too."""
     random_shift: int = encoder_setting(0, at_least=0)
-    """Pixels by which sampled images are moved at random, as augmentation; 0 is off."""
+    """Pixels by which sampled images are shifted at random, as augmentation; 0 is off."""
     sequence_length: int = encoder_setting(16, at_least=1)
-    """With memory: steps of a sampled sequence that are learned from (batch_size counts
-    sequences then)."""
+    """With memory: steps of a sampled sequence in the loss (batch_size then counts sequences)."""
     burn_in: int = encoder_setting(8, at_least=0)
-    """With memory: steps before them that only bring the stored memory up to date."""
+    """With memory: steps before these that only update the stored recurrent state."""
     sequence_stride: int | None = encoder_setting(None, at_least=1)
     """With memory: steps from one stored sequence to the next; below sequence_length they overlap
     (default: half of it)."""
     priority_mix: float = encoder_setting(0.9, at_least=0.0, at_most=1.0)
-    """With memory: a sequence's priority is this share of its largest error and the rest of its
-    mean one."""
+    """With memory: a sequence's priority is this share of its largest error, plus the remaining
+    share of its mean error."""
 
     def contradictions(self) -> list[str]:
         problems = check_optimizer(self)
@@ -216,7 +214,7 @@ class OffPolicyConfig(Config):
 
     @property
     def memory_width(self) -> int:
-        """Numbers that a recurrent state consists of; 0 where there is none."""
+        """The length of a recurrent state; 0 without a cell."""
         return memory_width(self.memory, self.memory_size)
 
     @property

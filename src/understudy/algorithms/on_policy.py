@@ -59,25 +59,25 @@ class OnPolicyConfig(Config):
     delays: ClassVar[Delays] = Delays()
 
     learning_rate: float = setting(7e-4, at_least=0.0, moving=True)
-    """The optimizer's step size, for every network without one of its own."""
+    """The learning rate of every network without one of its own."""
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The policy's own step size (default: learning_rate)."""
+    """The policy's learning rate (default: learning_rate)."""
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The value network's own step size (default: learning_rate)."""
+    """The value network's learning rate (default: learning_rate)."""
     anneal_learning_rate: bool = setting(False)
-    """Let all learning rates fall linearly to zero over the run."""
+    """Decrease all learning rates linearly to zero over the run."""
     gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
     """Discount per step."""
     gae_lambda: float = setting(1.0, at_least=0.0, at_most=1.0, moving=True)
-    """How far advantages look: 1 sums the rollout's rewards, as the paper does; 0 takes one."""
+    """λ of advantages: 1 sums the rollout's rewards, as in the paper; 0 takes one reward."""
     horizon: int = setting(5, at_least=1)
     """Steps of every environment between two updates."""
     minibatches: int = setting(1, at_least=1)
-    """Updates per rollout, each on its share of the steps; with more than one they go stale."""
+    """Updates per rollout, each on an equal part of the steps; later ones are off-policy."""
     entropy_coeff: float = setting(0.0, at_least=0.0, moving=True)
-    """How much the policy's entropy counts in the loss."""
+    """Weight of the policy's entropy in the loss."""
     value_coeff: float = setting(0.5, at_least=0.0, moving=True)
-    """How much the value network's error counts in the loss."""
+    """Weight of the value network's error in the loss."""
     normalize_advantages: bool = setting(False)
     """Give each rollout's advantages zero mean and unit variance."""
     reward_scale: float = setting(1.0, moving=True)
@@ -85,51 +85,50 @@ class OnPolicyConfig(Config):
     max_grad_norm: float | None = setting(0.5, above=0.0)
     """Clip the gradient of all networks together to this global norm (None: off)."""
     hidden_sizes: tuple[int, ...] = setting((64, 64), at_least=1)
-    """Hidden layers of every network without its own."""
+    """Hidden layers of every network without sizes of its own."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The policy's own hidden layers (default: hidden_sizes)."""
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The value network's own hidden layers (default: hidden_sizes)."""
     share_encoder: bool = setting(False)
-    """One set of hidden layers, the policy's, for policy and value, and one encoder of images. (A
-    memory they share in any case.)"""
+    """Use the policy's hidden layers and encoder of images for the value too. (They share a
+    recurrent cell in any case.)"""
     activation: str = setting("tanh", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the value network."""
     initialization: str = setting("orthogonal", choices=("he", "kaiming", "orthogonal"))
-    """How weights begin."""
+    """How weights are initialized."""
     normalize_observations: bool = setting(False)
-    """Give networks observations of zero mean and unit variance, by running statistics."""
+    """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
 
     optimizer: str = optimizer_setting("rmsprop", choices=OPTIMIZERS)
-    """What turns gradients into steps."""
+    """The optimizer of all networks."""
     optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
-    """Keeps the optimizer from dividing by zero (default: Adam 1e-8, RMSprop 1e-5)."""
+    """ε of the optimizer, against division by zero (default: Adam 1e-8, RMSprop 1e-5)."""
     adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
-    """Adam and AdamW: how slowly the mean of the gradients forgets."""
+    """Adam and AdamW: decay of the running mean of gradients."""
     adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
-    """Adam and AdamW: how slowly the mean of their squares forgets."""
+    """Adam and AdamW: decay of the running mean of squared gradients."""
     weight_decay: float | None = optimizer_setting(None, at_least=0.0)
-    """AdamW: the share of every weight of the networks that a step of size 1 takes away (default:
-    0.01)."""
+    """AdamW: weight decay of the networks, multiplied by the learning rate (default: 0.01)."""
     rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
-    """RMSprop: how slowly the mean of the squares forgets."""
+    """RMSprop: decay of the running mean of squared gradients."""
     epsilon_inside_root: bool = optimizer_setting(True)
-    """RMSprop: add optimizer_epsilon to the mean square and not to its root."""
+    """RMSprop: add optimizer_epsilon to the mean square, not to its root."""
 
     encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
-    """What sees images; auto is nature from 36×36 pixels on, small below."""
+    """The encoder of images; auto is nature from 36×36 pixels on, small below."""
     encoder_features: int | None = encoder_setting(None, at_least=1)
-    """Features that come of an image (default: nature 512, impala 256, small 128)."""
+    """Features of an image (default: nature 512, impala 256, small 128)."""
     frame_stack: int = encoder_setting(1, at_least=1)
-    """Newest images that make one observation; replay keeps each of them once."""
+    """Newest images that make one observation; replay stores each of them once."""
     memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
-    """The cell that remembers what was seen before; none by default."""
+    """The recurrent cell; none by default."""
     memory_size: int = encoder_setting(128, at_least=1)
-    """Features that such a cell has."""
+    """Features of the recurrent cell."""
 
     def contradictions(self) -> list[str]:
         problems = check_optimizer(self)
@@ -146,7 +145,7 @@ class OnPolicyConfig(Config):
 
     @property
     def memory_width(self) -> int:
-        """Numbers that a recurrent state consists of; 0 where there is none."""
+        """The length of a recurrent state; 0 without a cell."""
         return memory_width(self.memory, self.memory_size)
 
     @property

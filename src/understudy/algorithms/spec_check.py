@@ -1,4 +1,4 @@
-"""Whether an algorithm can learn on an environment, and as what it sees the environment."""
+"""Check whether an algorithm can learn on an environment, and adapt the spec to it."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MOST_JOINT_ACTIONS = 1_024
 
 
 def check_spec(algorithm: Any, spec: Spec) -> None:
-    """Refuse, before anything starts, a spec that the algorithm cannot learn."""
+    """Raise, before anything starts, if the algorithm cannot learn on such an environment."""
     name, needs_bounds = algorithm.name.upper(), algorithm.needs_bounds
     names = {
         Continuous: "continuous (a bounded Box)" if needs_bounds else "continuous (a Box)",
@@ -43,30 +43,30 @@ def check_spec(algorithm: Any, spec: Spec) -> None:
     _check_observation(algorithm, spec.observation)
 
 
-def _check_observation(algorithm: Any, seen: ArraySpec) -> None:
+def _check_observation(algorithm: Any, spec: ArraySpec) -> None:
     name, config = algorithm.name.upper(), algorithm.config
-    vector = len(seen.shape) == 1 and seen.dtype == "float32"
-    if not (vector or seen.is_image or seen.in_bytes):
+    vector = len(spec.shape) == 1 and spec.dtype == "float32"
+    if not (vector or spec.is_image or spec.in_bytes):
         raise EnvironmentError(
             f"{name} supports vectors of floats, images of uint8 or bool and dicts of these, "
-            f"got shape {seen.shape} of {seen.dtype}; "
+            f"got shape {spec.shape} of {spec.dtype}; "
             "gymnasium.wrappers.FlattenObservation makes one vector of it"
         )
     if config.normalize_observations and not vector:
         raise ConfigError(f"{name}: normalize_observations is for vectors, not for images")
-    if getattr(config, "random_shift", 0) and not seen.is_image:
+    if getattr(config, "random_shift", 0) and not spec.is_image:
         raise ConfigError(f"{name}: random_shift is for images")
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
     jax.eval_shape(
-        lambda key: make_observation_encoder(seen, config, algorithm.networks.encoder, key)[0], key
+        lambda key: make_observation_encoder(spec, config, algorithm.networks.encoder, key)[0], key
     )
 
 
 def adapt_spec(algorithm: Any, spec: Spec) -> Spec:
-    """The spec as the algorithm sees it: several choices at once become one, where it can make
-    only one."""
+    """Return the spec for the algorithm: if it supports one discrete choice only, several choices
+    become one choice among all combinations."""
     several, can = spec.action, algorithm.supported_actions
-    # What only a continuous action would fit stays as it is, for `check_spec` to refuse.
+    # `check_spec` refuses actions that the algorithm cannot take in either form.
     if not isinstance(several, MultiDiscrete) or MultiDiscrete in can or Discrete not in can:
         return spec
     joint = Joint.over(several)

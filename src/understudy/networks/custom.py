@@ -1,8 +1,8 @@
 """Users' own modules in place of an encoder.
 
-An `eqx.Module` may carry leaves that are not arrays (`eqx.nn.MLP` keeps its activation as
-one), which `jax.jit` refuses. `arrays_only` partitions such a module once: its arrays stay
-leaves, everything else becomes static.
+An `eqx.Module` may have leaves that are not arrays (such as the activation of `eqx.nn.MLP`), which
+`jax.jit` refuses. `arrays_only` partitions such a module once: its arrays stay leaves, everything
+else becomes static.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,16 @@ EncoderMaker = Callable[[int, Key], Any]  # (inputs, key) -> module of one flat 
 @final
 @dataclass(frozen=True)
 class Networks:
-    """What replaces the standard networks.
+    """Replacements of the standard networks.
 
-    `actor_encoder` and `critic_encoder` take the place of hidden layers: functions
-    `(inputs, key) -> eqx.Module` of a module that maps one flat vector to a feature vector. The
-    vector is what was seen; a critic of continuous actions gets the action beside it.
+    `actor_encoder` and `critic_encoder` replace the hidden layers. They are functions
+    `(inputs, key) -> eqx.Module`, and the module maps one flat vector to a feature vector. The
+    input of a critic of continuous actions is the observation with the action beside it.
 
-    `encoder` takes the place of what sees: a function `(spec, key) -> eqx.Module` of a module that
-    maps one observation (an array of `spec.shape`, or the dict of the entries where it has images)
-    to a feature vector. A memory, if asked for, comes after it. Batching is done here.
+    `encoder` replaces the encoder of observations. It is a function `(spec, key) -> eqx.Module`,
+    and the module maps one observation (an array of `spec.shape`, or a dict of the entries if it
+    has images) to a feature vector. A recurrent cell, if configured, comes after it. The library
+    does the batching.
     """
 
     actor_encoder: EncoderMaker | None = None
@@ -44,7 +45,7 @@ class PerSample(eqx.Module):
 
     arrays: Any
     static: Any = eqx.field(static=True)
-    rank: int = eqx.field(static=True)  # of the one sample (of its first entry, in a dict)
+    rank: int = eqx.field(static=True)  # of one sample (of its first entry, if it is a dict)
 
     def __call__(self, x: Any) -> Array:
         module = eqx.combine(self.arrays, self.static.tree)
@@ -55,7 +56,7 @@ class PerSample(eqx.Module):
 
 @final
 class StaticTree:
-    """The array-free half of a module, comparable and hashable by structure and leaves."""
+    """The part of a module that has no arrays, comparable and hashable by structure and leaves."""
 
     def __init__(self, tree: Any):
         self.tree = tree
@@ -70,6 +71,7 @@ class StaticTree:
 
 
 def arrays_only(module: Any, rank: int = 1) -> PerSample:
+    """Return a single-sample module for batches, with arrays as its only leaves."""
     arrays, static = eqx.partition(module, eqx.is_array)
     return PerSample(arrays, StaticTree(static), rank)
 
@@ -77,7 +79,7 @@ def arrays_only(module: Any, rank: int = 1) -> PerSample:
 def build_encoder(
     make: EncoderMaker | None, standard: EncoderMaker, inputs: int, key: Key
 ) -> tuple[Any, int]:
-    """The encoder for `inputs` numbers and the size of its features."""
+    """Make the hidden layers for `inputs` numbers; also return the number of features."""
     encoder = standard(inputs, key) if make is None else arrays_only(make(inputs, key))
     probe = jax.eval_shape(encoder, jax.ShapeDtypeStruct((1, inputs), jnp.float32))
     if len(probe.shape) != 2 or probe.shape[0] != 1:

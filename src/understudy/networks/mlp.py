@@ -1,7 +1,7 @@
 """Linear layers and the multi-layer perceptron.
 
-Modules here hold arrays only; what is not an array (an activation's name, a size) is a static
-field, so that `jax.jit` takes them directly and their leaves are exactly their weights.
+The leaves of a module are exactly its weights. Everything else (an activation's name, a size) is a
+static field, so that `jax.jit` accepts modules directly.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Linear(eqx.Module):
 
 @final
 class LayerNorm(eqx.Module):
-    """Zero mean and unit variance over the last axis, then a learned scale and offset."""
+    """Normalize the last axis to zero mean and unit variance, then scale and shift it."""
 
     scale: Float[Array, " size"]
     offset: Float[Array, " size"]
@@ -63,7 +63,7 @@ class LayerNorm(eqx.Module):
 
 @final
 class MLP(eqx.Module):
-    """Hidden layers with an activation after each (and LayerNorm before it, if asked)."""
+    """Hidden layers with an activation after each, and optionally LayerNorm before it."""
 
     layers: tuple[Linear, ...]
     norms: tuple[LayerNorm, ...]

@@ -1,8 +1,8 @@
-"""Running mean and variance, and inputs brought to zero mean and unit variance by them.
+"""Running mean and variance, and the normalization of inputs by them.
 
-Everything is float32, so nothing here subtracts large sums from each other: rows are centered
-before they are squared, and two sets of rows are merged by the difference of their means (Chan
-et al., 1983).
+Everything is float32, so no large sums are subtracted from each other: rows are centered before
+they are squared, and two sets of rows are merged by the difference of their means (Chan et al.,
+1983).
 """
 
 from typing import NamedTuple
@@ -11,30 +11,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-# Beyond this many rows the count stands still and old rows fade; int32 would overflow next.
+# The count stops here, because int32 would overflow; old rows then lose weight.
 MAX_COUNT = 2**30
 
 
 class Statistics(NamedTuple):
-    """Of all rows seen so far, per entry of a row."""
+    """Statistics of all rows so far, per entry of a row."""
 
     count: Int32[Array, ""]
     mean: Float[Array, "*shape"]
     variance: Float[Array, "*shape"]  # divided by the count itself
-    compensation: Float[Array, "*shape"]  # of the mean, too small for its float32
+    compensation: Float[Array, "*shape"]  # the part of the mean below float32's precision
 
 
 def initial_statistics(shape: tuple[int, ...]) -> Statistics:
-    """Of no rows at all: mean zero and variance one, so that `normalize` changes nothing."""
-    # No array is there twice: a program that is given its state for good takes each only once.
+    """Make the statistics of no rows: mean 0, variance 1; `normalize` then changes nothing."""
+    # No array is used twice: a donated buffer must not be shared.
     return Statistics(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape), jnp.zeros(shape))
 
 
 def update_statistics(
     statistics: Statistics, rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
 ) -> Statistics:
-    """The statistics of the rows seen so far and of the new ones that are `valid`; to the bit what
-    they were if none is."""
+    """Return the statistics with the new rows that are `valid`; bit-equal to before if none is."""
     count, rough, correction, variance = _statistics_of(rows, valid)
     total = jnp.minimum(statistics.count, MAX_COUNT - count) + count
     share = count / jnp.maximum(total, 1)
@@ -42,8 +41,8 @@ def update_statistics(
     apart = (rough - mean) + (
         correction - statistics.compensation
     )  # large with large, small with small
-    # One row among millions moves the mean by less than float32 can add to it. What the
-    # addition loses is kept and added with the next rows.
+    # One row among millions moves the mean by less than float32 can add to it. The lost part is
+    # added with the next rows (compensated summation).
     step = share * apart + statistics.compensation
     moved = mean + step
     spread = (1 - share) * statistics.variance + share * variance
@@ -59,7 +58,7 @@ def update_statistics(
 def normalize(
     statistics: Statistics, x: Shaped[Array, "..."], clip: int | float = 10.0
 ) -> Float[Array, "..."]:
-    """Zero mean and unit variance, and never further than `clip` from zero."""
+    """Normalize to zero mean and unit variance, and clip to ±`clip`."""
     standardized = (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
     return jnp.clip(standardized, -clip, clip)
 
@@ -67,14 +66,14 @@ def normalize(
 def _statistics_of(
     rows: Shaped[Array, "rows *shape"], valid: Bool[Array, " rows"]
 ) -> tuple[Int32[Array, ""], Array, Array, Array]:
-    """Of the valid rows: count, mean in two parts (what a sum of large numbers gives, and what
-    it lost), variance. Zeros where there are none."""
+    """Return count, mean in two parts (the float32 sum's and its error) and variance of the valid
+    rows; zeros if there are none."""
     mask = valid.reshape(-1, *(1,) * (rows.ndim - 1))
     count = jnp.sum(valid, dtype=jnp.int32)
     divisor = jnp.maximum(count, 1).astype(jnp.float32)
 
     def mean_of(values: Array) -> Array:
-        # `where` and not a product: an invalid row may hold anything, NaN too.
+        # `where` and not a product: an invalid row may contain NaN.
         return jnp.sum(jnp.where(mask, values, 0.0), axis=0) / divisor
 
     rough = mean_of(rows)

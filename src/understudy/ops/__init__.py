@@ -1,1 +1,1 @@
-"""Pure functions of arrays: returns, distributions, divergences, targets, curves, statistics."""
+"""Pure functions of arrays: returns, distributions, divergences, targets, schedules, statistics."""

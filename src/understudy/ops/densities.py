@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 from understudy.types import Key
 
 _LOG_TWO_PI = 1.8378770664093453
-# atanh is evaluated no closer to ±1 than float32 can resolve, so that the log-probability of
-# an action on the bound itself stays finite.
+# atanh is evaluated at most this close to ±1, so that the log-probability of an action on the
+# bound is finite in float32.
 _LARGEST_SQUASHED = 1.0 - 1e-6
 
 
@@ -23,7 +23,7 @@ def gaussian_log_prob(
 
 
 def log_tanh_slope(pre_squash: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(1 - tanh(u)²), in the form that neither under- nor overflows for large |u|."""
+    """log(1 - tanh(u)²), in a form that does not under- or overflow for large |u|."""
     return 2.0 * (jnp.log(2.0) - pre_squash - jax.nn.softplus(-2.0 * pre_squash))
 
 
@@ -50,10 +50,10 @@ def squashed_gaussian_log_prob(
 
 
 def row_normals(key: Key, row: Array, size: int) -> Float[Array, "batch {size}"]:
-    """Standard normals of which each row depends on its own place in the batch alone.
+    """Draw standard normals such that each row depends only on its place in the batch.
 
-    A shard that holds rows 64…127 draws what the whole batch would have drawn there, so the
-    mean of the shards' gradients is the gradient of the batch.
+    A shard with rows 64…127 draws the same noise as the whole batch does there, so the mean of the
+    shards' gradients is the gradient of the batch.
     """
 
     def draw(place: Array) -> Array:

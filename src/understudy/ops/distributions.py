@@ -1,7 +1,7 @@
-"""What a stochastic policy hands out: distributions over actions, for any leading batch axes.
+"""Distributions over actions, for any leading batch axes.
 
-Each is a tuple of arrays, so it passes through `jit` and `vmap` like one, and each answers the
-same four questions: `mode`, `sample`, `log_prob`, `entropy`.
+Each is a tuple of arrays, so it passes through `jit` and `vmap`. Each has `mode`, `sample`,
+`log_prob` and `entropy`.
 """
 
 from typing import NamedTuple, final
@@ -18,7 +18,7 @@ _ENTROPY_OF_STANDARD_NORMAL = 1.4189385332046727  # (1 + log 2π) / 2
 
 @final
 class Gaussian(NamedTuple):
-    """Independent normals. `log_std` may lack leading axes: a spread that no state changes."""
+    """Independent normals. `log_std` may lack leading axes if it does not depend on the state."""
 
     mean: Float[Array, "*batch action"]
     log_std: Float[Array, "*#batch action"]
@@ -27,7 +27,7 @@ class Gaussian(NamedTuple):
         return self.mean
 
     def sample(self, key: Key) -> Float[Array, "*batch action"]:
-        """Reparameterized: gradients reach the mean and the spread."""
+        """Draw a reparameterized sample: it has gradients for mean and deviation."""
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         return self.mean + jnp.exp(self.log_std) * noise
 
@@ -43,7 +43,7 @@ class Gaussian(NamedTuple):
 
 @final
 class Categorical(NamedTuple):
-    """A choice of one, counted from 0. A logit of -inf forbids its choice."""
+    """One choice, counted from 0. A logit of -inf excludes its choice."""
 
     logits: Float[Array, "*batch choices"]
 

@@ -1,4 +1,4 @@
-"""How far one policy is from another: Kullback-Leibler divergences in closed form."""
+"""Kullback-Leibler divergences between policies, in closed form."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ def gaussian_kls(
     mean_q: Float[Array, "*batch action"],
     std_q: Float[Array, "*batch action"],
 ) -> tuple[Float[Array, "*batch action"], Float[Array, "*batch action"]]:
-    """What moving the mean alone costs, and what changing the spread alone costs.
+    """Return the KL of a change of the mean alone, and of the deviation alone.
 
     KL(N(μp, σp) ‖ N(μq, σp)) and KL(N(μp, σp) ‖ N(μp, σq)), per dimension: MPO bounds the two
     separately (Abdolmaleki et al., 2018, section 4.2).
     """
     kl_mean = 0.5 * ((mean_p - mean_q) / std_p) ** 2
     # The second is (e^{2d} - 1)/2 - d with d = log σp/σq. It is quadratic in a small d, and MPO
-    # bounds it near 1e-6: d from a difference of logarithms would be lost in rounding there.
+    # bounds it near 1e-6, where a difference of logarithms would be rounding error.
     excess = (std_p - std_q) / jnp.minimum(std_p, std_q)
     log_ratio = jnp.sign(excess) * jnp.log1p(jnp.abs(excess))
     return kl_mean, 0.5 * jnp.expm1(2.0 * log_ratio) - log_ratio
@@ -27,7 +27,7 @@ def gaussian_kls(
 def categorical_kl(
     logits_p: Float[Array, "*batch choices"], logits_q: Float[Array, "*batch choices"]
 ) -> Float[Array, "*batch"]:
-    """KL(p ‖ q). A choice that p never makes (logit -inf) costs nothing, whatever q thinks."""
+    """KL(p ‖ q). A choice that p excludes (logit -inf) contributes nothing."""
     log_p, log_q = jax.nn.log_softmax(logits_p), jax.nn.log_softmax(logits_q)
     surplus = jnp.where(jnp.isneginf(log_p), 0.0, log_p - log_q)
     return jnp.sum(jnp.exp(log_p) * surplus, axis=-1)

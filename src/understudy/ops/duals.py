@@ -1,4 +1,4 @@
-"""MPO's E-step: the best policy within a KL ball around the prior, and how soft it must be.
+"""MPO's E-step: the best policy within a KL ball around the prior, and its temperature.
 
 Of all policies q with KL(q ‖ prior) ≤ ε, the one of highest expected Q is prior · exp(Q/η),
 normalized; the temperature η is the multiplier of the bound, found by descending a convex dual
@@ -19,10 +19,10 @@ def temperature_dual(
     log_prior: Float[Array, "batch samples"],
     weight: Float[Array, " batch"],
 ) -> Scalar:
-    """η·ε + η·mean(weight · log Σ_j prior_j · exp(q_j/η)), least where the mean KL equals ε.
+    """η·ε + η·mean(weight · log Σ_j prior_j · exp(q_j/η)); at its minimum the mean KL is ε.
 
-    For actions drawn from the prior `log_prior` is -log(samples); where `samples` are all the
-    actions there are, it is the prior's own log-probability.
+    For actions drawn from the prior, `log_prior` is -log(samples); if `samples` are all actions, it
+    is the prior's log-probability.
     """
     soft_maximum = jax.nn.logsumexp(log_prior + q / temperature, axis=-1)
     return temperature * (epsilon + jnp.mean(weight * soft_maximum))
@@ -33,8 +33,8 @@ def improved_weights(
     temperature: Scalar,
     log_prior: Float[Array, "batch samples"],
 ) -> Float[Array, "batch samples"]:
-    """The improved policy on the samples: prior · exp(q/η), each row summing to one.
+    """Return the improved policy on the samples: prior · exp(q/η), with rows that sum to one.
 
-    A target for the M-step: callers stop the gradient.
+    It is a target for the M-step: callers stop its gradient.
     """
     return jax.nn.softmax(log_prior + q / temperature, axis=-1)

@@ -1,4 +1,4 @@
-"""Exploration: noise that lingers, and the occasional random choice."""
+"""Exploration: correlated noise, random choices, and fast random integers."""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ def ornstein_uhlenbeck(
     theta: Scalar | float,
     sigma: Scalar | float,
 ) -> Float[Array, "envs action"]:
-    """One step of noise whose correlation over k steps is (1 - θ)ᵏ; θ = 1 is white noise.
+    """Take one step of noise whose correlation over k steps is (1 - θ)ᵏ; θ = 1 is white noise.
 
-    The step is scaled, and an episode's `first` noise drawn, such that the standard deviation
-    is σ at every step. A start from zero would explore less just after a reset.
+    The standard deviation is σ at every step, also at an episode's `first`. Noise that starts at
+    zero would explore less after a reset.
     """
-    # √(1 - (1-θ)²) without the cancellation at small θ
+    # √(1 - (1-θ)²) without cancellation at small θ
     fresh = sigma * jnp.sqrt(theta * (2.0 - theta)) * normals
     return jnp.where(first[:, None], sigma * normals, (1.0 - theta) * previous + fresh)
 
@@ -27,14 +27,14 @@ def ornstein_uhlenbeck(
 def epsilon_greedy(
     greedy: Int32[Array, " envs"], choices: int, epsilon: Scalar | float, key: Key
 ) -> Int32[Array, " envs"]:
-    """Each row for itself: with probability ε any of the `choices`, the greedy one included."""
+    """Replace each row, with probability ε, by a random one of all `choices`."""
     when, what = jax.random.bits(key, (2, *greedy.shape))
     explores = when.astype(jnp.float32) * 2.0**-32 < epsilon
     return jnp.where(explores, (what % choices).astype(jnp.int32), greedy)
 
 
 def below(key: Key, shape: tuple[int, ...], bound: Int32[Array, ""]) -> Int32[Array, "..."]:
-    """Whole numbers from 0 to `bound` − 1, each as likely as the other up to one part in
-    2³²/bound. `jax.random.randint` mends even that, at three times the cost."""
+    """Draw integers from 0 to `bound` − 1. Their probabilities differ by one part in 2³²/bound;
+    `jax.random.randint` corrects even that, at three times the cost."""
     bits = jax.random.bits(key, shape)
     return (bits % bound.astype(jnp.uint32)).astype(jnp.int32)

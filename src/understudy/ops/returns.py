@@ -1,4 +1,4 @@
-"""Sums of rewards that know where an episode ends."""
+"""Returns and advantages that stop at the end of an episode."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ def n_step(
     present: Bool[Array, "batch n"],
     gamma: Float[Array, ""],
 ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Int32[Array, " batch"]]:
-    """Sum n consecutive rewards, stopping at an episode's end or where the data ends.
+    """Sum n consecutive rewards, up to the end of the episode or of the data.
 
-    Returns the discounted sum of the m ≤ n steps taken, the discount γᵐ·(1 − terminated) of
-    whatever follows them, and the offset m − 1 of the last step taken. `present[:, 0]` must
-    hold: a sum is never empty.
+    Returns the discounted sum of the m ≤ n steps taken, the discount γᵐ·(1 − terminated) of the
+    value after them, and the offset m − 1 of the last step taken. `present[:, 0]` must be true: a
+    sum is never empty.
     """
     # Step k is taken if the data reaches it and no earlier step was an episode's last.
     unbroken = jnp.cumprod(~last[:, :-1], axis=1, dtype=bool)
@@ -42,15 +42,15 @@ def gae(
 ) -> Float[Array, "time envs"]:
     """Generalized advantage estimates (Schulman et al., 2016, eq. 16) with `trace_decay` γ·λ.
 
-    Two ends are kept apart: `discount` is zero where the task terminated, so nothing is
-    bootstrapped there; `last` cuts the trace at any end of an episode, so a truncated one still
-    bootstraps from V of its true final observation, and hears nothing of its successor.
+    `discount` is zero where the task terminated: nothing is bootstrapped there. `last` cuts the
+    trace at every end of an episode: a truncated episode bootstraps from V of its final
+    observation, and nothing of its successor enters.
     """
     surprise = reward + discount * next_value - value
 
     def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         delta, ends = now
-        # A choice, not a product with zero: NaN × 0 would cross into the episode before.
+        # `where`, not a product with zero: NaN × 0 would spread to the episode before.
         advantage = delta + trace_decay * jnp.where(ends, 0.0, later)
         return advantage, advantage
 

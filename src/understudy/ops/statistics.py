@@ -1,7 +1,7 @@
-"""Honest summaries of a few noisy returns: interquartile mean and bootstrap intervals.
+"""Summaries of a few noisy returns: interquartile mean and bootstrap intervals.
 
 The protocol is the one that Agarwal et al. (2021, "Deep Reinforcement Learning at the Edge of
-the Statistical Precipice") argue for. NumPy only: this runs on the host, after the fact.
+the Statistical Precipice") propose. NumPy only: this runs on the host.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Values = Any  # whatever NumPy can read as an array of numbers
+Values = Any  # anything that NumPy can convert to an array of numbers
 Statistic = Callable[[np.ndarray], float]  # of a flat array
 
 
@@ -18,14 +18,14 @@ def mean(values: Values) -> float:
 
 
 def iqm(values: Values) -> float:
-    """The mean of the middle half: as robust as a median, as efficient as a mean.
+    """Return the mean of the middle half: more robust than a mean, more efficient than a median.
 
-    A quarter of the values, rounded down, is left out at either end; below four values nothing
-    is, and this is the mean.
+    A quarter of the values, rounded down, is left out at either end. With fewer than four values
+    this is the mean.
     """
     flat = np.sort(_numbers(values), axis=None)
     if np.isnan(flat[-1]):
-        return float("nan")  # sorted to the end, a diverged run would be trimmed out of sight
+        return float("nan")  # otherwise a diverged run, sorted to the end, would be left out
     cut = flat.size // 4
     return float(np.mean(flat[cut : flat.size - cut]))
 
@@ -37,13 +37,13 @@ def stratified_bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The percentile interval of `statistic` under resampling with replacement.
+    """Return the percentile interval of `statistic` under resampling with replacement.
 
-    `scores` is [seeds], [seeds, episodes] or [tasks, seeds, episodes]. Tasks are the strata:
-    all of them are in every resample, and seeds are drawn anew within each. A seed is drawn
-    with all its episodes, because episodes of one agent are not independent: drawing them
-    singly would make the interval too narrow. Only where there is a single seed are its
-    episodes drawn, and the interval is then about that one agent.
+    `scores` is [seeds], [seeds, episodes] or [tasks, seeds, episodes]. Tasks are the strata: all
+    of them are in every resample, and seeds are drawn within each. A seed is drawn with all its
+    episodes, because episodes of one agent are not independent: drawing them separately would make
+    the interval too narrow. If there is a single seed, its episodes are drawn, and the interval is
+    about that one agent.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
@@ -65,10 +65,10 @@ def stratified_bootstrap_interval(
 def mean_with_band(
     curves: np.ndarray, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The mean of `curves` [seeds, points] and the bootstrap interval of it at every point.
+    """Return the mean of `curves` [seeds, points] and its bootstrap interval at every point.
 
-    Whole curves are drawn, the same for all points, so the band is as smooth as its curves.
-    Where a seed has no value (NaN) the others speak; where none has one, the result is NaN.
+    Whole curves are drawn, the same for all points, so the band is as smooth as its curves. Seeds
+    without a value (NaN) at a point are left out there; if none has one, the result is NaN.
     """
     present = np.isfinite(curves)
     filled = np.where(present, curves, 0.0)
@@ -78,7 +78,7 @@ def mean_with_band(
     with np.errstate(invalid="ignore", divide="ignore"):
         center = filled.sum(axis=0) / present.sum(axis=0)
         means = (times_drawn @ filled) / (times_drawn @ present)  # [resamples, points]
-    # A resample may miss every seed that has a value at a point; the center says nothing new.
+    # A resample may miss every seed that has a value at a point; use the center there.
     means = np.where(np.isfinite(means), means, center)
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
@@ -86,12 +86,12 @@ def mean_with_band(
 
 
 def summary(returns: Values) -> dict[str, Any]:
-    """Mean, standard deviation of all episodes, IQM and the 95 % interval of the mean, ready for
+    """Return mean, standard deviation of all episodes, IQM and the 95 % interval of the mean, for
     JSON.
 
     `returns` is [episodes] of one agent or [seeds, episodes]. The IQM is that of the seeds' means,
-    or, of a single seed, that of its episodes; the interval is drawn from the same. With a single
-    number the interval has no width; it is never undefined.
+    or, for a single seed, of its episodes; so is the interval. With a single number the interval
+    has zero width.
     """
     values = _numbers(returns)
     units = values.mean(axis=1) if values.ndim > 1 and len(values) > 1 else values
@@ -112,7 +112,7 @@ def _numbers(values: Values) -> np.ndarray:
 
 
 def _strata(scores: Values) -> np.ndarray:
-    """As [tasks, units, values of a unit], where units are what is drawn."""
+    """Return [tasks, units, values of a unit]; resampling draws units."""
     values = _numbers(scores)
     if values.ndim > 3:
         raise ValueError(

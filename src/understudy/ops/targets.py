@@ -1,4 +1,4 @@
-"""What a critic is pulled towards, and how its target follows it."""
+"""Targets of critics, and updates of target networks."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from understudy.types import Tree
 
 
 def polyak(target: Tree, online: Tree, tau: Float[Array, ""]) -> Tree:
-    """Move `target` a fraction `tau` towards `online`; tau = 1 is a hard copy, to the bit."""
+    """Move `target` by the fraction `tau` towards `online`; tau = 1 is an exact copy."""
     return jax.tree.map(lambda old, new: new + (1.0 - tau) * (old - new), target, online)
 
 
@@ -17,10 +17,10 @@ def bootstrapped(
     discount: Float[Array, " batch"],
     next_value: Float[Array, " batch"],
 ) -> Float[Array, " batch"]:
-    """reward + discount · V(s'). Whether the episode terminated is in the discount already."""
+    """reward + discount · V(s'). The discount is zero where the episode terminated."""
     return reward + discount * next_value
 
 
 def pessimistic(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
-    """The smallest of the critics' opinions (clipped double Q-learning)."""
+    """Return the minimum over critics (clipped double Q-learning)."""
     return jnp.min(q, axis=0)

@@ -11,14 +11,14 @@ from understudy.algorithms.on_policy import OnPolicyConfig
 @final
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    """Advantage Actor-Critic, synchronous. It learns from what its present policy has just done."""
+    """Advantage Actor-Critic, synchronous. It learns from the newest steps of its policy."""
 
     initial_log_std: float | None = setting(None)
-    """Logarithm of the noise's first deviation (default: 0; -2 if it depends on the state)."""
+    """Initial log standard deviation (default: 0; -2 with state_dependent_exploration)."""
     state_dependent_exploration: bool = setting(False)
-    """Noise that is a function of the state, kept for a while (gSDE); for continuous actions."""
+    """Use noise that is a function of the state for several steps (gSDE); continuous actions."""
     noise_reset_interval: int | None = setting(None, at_least=1)
-    """Steps that such a function is kept (default: horizon)."""
+    """Steps until a new noise function is drawn (default: horizon)."""
 
     renamed: ClassVar[Mapping[str, str]] = {"rmsprop_epsilon": "optimizer_epsilon"}
     refused: ClassVar[Mapping[str, str]] = {

@@ -15,16 +15,16 @@ class DDQNConfig(OffPolicyConfig):
     """Double deep Q-learning, for discrete actions."""
 
     loss: str = setting("huber", choices=("huber", "squared"))
-    """What an error costs: half its square, and under huber beyond 1 no more than linearly."""
+    """Cost of an error: half its square; with huber, linear beyond 1."""
     dueling: bool = setting(False)
-    """Estimate a state's value and its actions' advantages in streams of their own: the last hidden
-    layer is there twice. Without hidden layers each stream has one of 512 units."""
+    """Estimate the value of a state and the advantages of actions separately, each with a last
+    hidden layer of its own. Without hidden layers each has one of 512 units."""
     initial_epsilon: float = setting(1.0, at_least=0.0, at_most=1.0)
-    """Share of random actions at the first step; it moves under the name epsilon."""
+    """Share of random actions at the first step; the share moves under the name epsilon."""
     final_epsilon: float = setting(0.05, at_least=0.0, at_most=1.0)
-    """Share of random actions that always remains."""
+    """Share of random actions at the end."""
     epsilon_decay_steps: int = setting(10_000, at_least=1)
-    """Steps on the way from the first share to the last."""
+    """Steps from the first share to the last."""
     epsilon_schedule: str = setting("linear", choices=("linear", "exponential"))
     """How the share falls: by the same amount at every step, or by the same factor."""
     tau: float = setting(1.0, above=0.0, at_most=1.0, moving=True)
@@ -36,8 +36,8 @@ class DDQNConfig(OffPolicyConfig):
     max_grad_norm: float | None = setting(10.0, above=0.0)
     """Clip each network's gradient to this global norm; none is off."""
     num_critics: int = setting(1, at_least=1)
-    """Independently initialized critics: their mean chooses, the smallest target's opinion
-    counts."""
+    """Independently initialized critics: their mean selects the action, the minimum of their
+    targets values it."""
 
     # The policies that are evaluated do not explore. A low floor of ε lets training see, and mend,
     # what goes wrong without noise (a cart that slowly drifts out of its bounds).
@@ -63,7 +63,7 @@ class DDQNConfig(OffPolicyConfig):
 
     @classmethod
     def check_moving(cls, name: str, value: int | float) -> None:
-        """ε is no field of its own, so its bounds stand here."""
+        """Also check ε, which is no field."""
         if name == "epsilon" and not 0.0 <= value <= 1.0:
             raise ConfigError(f"epsilon must be between 0 and 1, got {value:g}")
         super().check_moving(name, value)

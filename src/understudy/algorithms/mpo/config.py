@@ -6,7 +6,7 @@ from typing import final
 from understudy.algorithms.config import read_presets, setting
 from understudy.algorithms.off_policy import OffPolicyConfig
 
-# What each dual variable holds: the setting of its bound.
+# Dual variable -> the setting of the bound that it belongs to.
 CONSTRAINTS = {
     "temperature": "dual_constraint",
     "penalty_temperature": "penalty_constraint",
@@ -14,7 +14,7 @@ CONSTRAINTS = {
     "kl_var": "kl_var_constraint",
     "kl": "kl_constraint",
 }
-# How settings and the log call the multipliers of the policy's step.
+# Multiplier of the policy's step -> its name in settings and in the log.
 MULTIPLIERS = {"kl_mean": "mean_multiplier", "kl_var": "var_multiplier", "kl": "multiplier"}
 
 
@@ -24,38 +24,37 @@ class MPOConfig(OffPolicyConfig):
     """Maximum a Posteriori Policy Optimization, for continuous and for discrete actions."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The actor's own step size (default: learning_rate)."""
+    """The actor's learning rate (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(1, at_least=1)
-    """Independently initialized critics; the smallest opinion counts."""
+    """Independently initialized critics; their minimum is used."""
     n_step: int = setting(5, at_least=1)
     """Rewards summed before bootstrapping; sums never cross an episode."""
     sample_action_num: int = setting(20, at_least=1)
-    """Continuous actions: how many the target policy draws in each state."""
+    """Continuous actions: samples of the target policy in each state."""
     initial_std: float = setting(0.5, above=1e-4)
-    """Continuous actions: the policy's standard deviation in every state at the beginning; below
-    1."""
+    """Continuous actions: the policy's initial standard deviation in every state; below 1."""
     dual_learning_rate: float = setting(1e-2, at_least=0.0, moving=True)
-    """Adam's step size for the temperature and the multipliers (before softplus)."""
+    """The learning rate of the temperature and the multipliers (before softplus)."""
     dual_constraint: float = setting(0.1, above=0.0, moving=True)
-    """E-step: how far the improved policy may be from the target policy (mean KL)."""
+    """E-step: bound of the mean KL between the improved policy and the target policy."""
     initial_temperature: float = setting(1.0, at_least=1e-6)
-    """The temperature at the beginning."""
+    """The initial temperature."""
     kl_mean_constraint: float = setting(1e-3, above=0.0, moving=True)
-    """M-step, continuous actions: bound of the mean KL that moving the means costs, for each
-    dimension of the action."""
+    """M-step, continuous actions: bound of the mean KL of a change of the means, for each dimension
+    of the action."""
     kl_var_constraint: float = setting(1e-6, above=0.0, moving=True)
-    """M-step, continuous actions: bound of the mean KL that changing the deviations costs, for
-    each dimension of the action."""
+    """M-step, continuous actions: bound of the mean KL of a change of the deviations, for each
+    dimension of the action."""
     kl_constraint: float = setting(1e-2, above=0.0, moving=True)
     """M-step, discrete actions: bound of the mean KL from the target policy."""
     initial_mean_multiplier: float = setting(1.0, at_least=1e-6)
-    """The multipliers of kl_mean_constraint at the beginning."""
+    """The initial multipliers of kl_mean_constraint."""
     initial_var_multiplier: float = setting(10.0, at_least=1e-6)
-    """The multipliers of kl_var_constraint at the beginning."""
+    """The initial multipliers of kl_var_constraint."""
     initial_multiplier: float = setting(1.0, at_least=1e-6)
-    """The multiplier of kl_constraint at the beginning."""
+    """The initial multiplier of kl_constraint."""
     max_mean_multiplier: float | None = setting(None, above=0.0)
     """Upper bound of kl_mean_constraint's multipliers (default: none)."""
     max_var_multiplier: float | None = setting(None, above=0.0)
@@ -63,10 +62,10 @@ class MPOConfig(OffPolicyConfig):
     max_multiplier: float | None = setting(None, above=0.0)
     """Upper bound of kl_constraint's multiplier (default: none)."""
     penalize_actions: bool = setting(False)
-    """Continuous actions: draw the policy back into the bounds, as a second objective with a
+    """Continuous actions: penalize samples outside the bounds, as a second objective with a
     temperature of its own."""
     penalty_constraint: float = setting(1e-3, above=0.0, moving=True)
-    """E-step: how far that second objective may take the improved policy (mean KL)."""
+    """E-step: bound of the mean KL for that second objective."""
 
     presets = read_presets(__file__)
 

@@ -11,15 +11,15 @@ from understudy.algorithms.optim import Delays
 @final
 @dataclass(frozen=True)
 class TD3Config(OffPolicyConfig):
-    """Twin Delayed DDPG. Noise is in normalized units: actions live in [-1, 1]."""
+    """Twin Delayed DDPG. Noise is in normalized units: actions are in [-1, 1]."""
 
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The actor's own step size (default: learning_rate)."""
+    """The actor's learning rate (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     num_critics: int = setting(2, at_least=1)
-    """Independently initialized critics. The smallest opinion counts in the target, the first
-    critic's in the actor's loss."""
+    """Independently initialized critics. The target uses their minimum, the actor's loss the first
+    critic."""
     policy_delay: int = setting(2, at_least=1)
     """Critic updates per update of the actor and of all targets."""
     exploration_noise: float = setting(0.1, at_least=0.0, moving=True)
