@@ -107,25 +107,20 @@ class Config:
         problems = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             try:
-                value = coerce(getattr(self, field.name), _types(type(self))[field.name])
+                value = coerce(getattr(self, field.name), field.type)
                 object.__setattr__(self, field.name, value)
                 problem = _out_of_bounds(value, field.metadata)
             except ValueError as error:
                 problem = str(error)
             if problem:
                 problems.append(f"{field.name} {problem}")
-        if not problems:  # relations between fields make sense only between valid values
-            problems = self.contradictions()
-        else:
-            problems += self._contradictions_despite_problems()
+        try:
+            problems += self.contradictions()
+        except (TypeError, ValueError):
+            if not problems:  # otherwise a field of the wrong type is already reported
+                raise
         if problems:
             raise ConfigError(f"{type(self).__name__}: " + "; ".join(problems))
-
-    def _contradictions_despite_problems(self) -> list[str]:
-        try:
-            return self.contradictions()
-        except (TypeError, ValueError):  # a field of the wrong type is already reported
-            return []
 
     def contradictions(self) -> list[str]:
         """Return the problems between fields that are each valid by itself."""
@@ -184,17 +179,13 @@ def read_presets(config_file: str) -> dict[str, dict[str, Any]]:
     }
 
 
-@cache
-def _types(cls: type) -> dict[str, Any]:
-    return {field.name: field.type for field in dataclasses.fields(cls)}
-
-
 def coerce(value: Any, annotation: Any) -> Any:
     """Convert a value to the annotated type if that is exact; raise ValueError otherwise.
 
     An int is a valid float, and a whole float (5e3) a valid int; a string is neither.
     """
-    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    options = typing.get_args(annotation) if is_union else (annotation,)
     if value is None:
         if type(None) in options:
             return None
@@ -231,10 +222,6 @@ def whole_number(name: str, value: Any, least: int) -> int:
 def _is_number(value: Any) -> bool:
     """Accept NumPy's numbers too, but not True and False."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _spell(options: tuple[Any, ...]) -> str:

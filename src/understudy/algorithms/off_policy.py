@@ -70,7 +70,7 @@ class OffPolicyConfig(Config):
     buffer_size: int = setting(1_000_000, at_least=1)
     """Transitions that the replay buffer holds."""
     replay_storage: str = setting("auto", choices=("auto", "device", "host", "disk"))
-    """Where replay is stored; auto is the first of device, host memory and disk that can hold it."""
+    """Where replay is stored; auto is the first of device, host memory and disk that has space."""
     batch_size: int = setting(256, at_least=1)
     """Transitions per update."""
     n_step: int = setting(1, at_least=1)

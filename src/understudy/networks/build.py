@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from understudy.networks.custom import Networks, build_encoder
+from understudy.networks.custom import EncoderMaker, Networks, build_encoder
 from understudy.networks.encoders import (
     ObservationEncoder,
     SharedEncoder,
@@ -39,16 +39,7 @@ def make_actor(
     """
     encoder_key, head_key = jax.random.split(key)
     observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
-
-    def standard(inputs: int, key: Key) -> MLP:
-        return MLP(
-            inputs,
-            _sizes(config.actor_hidden_sizes, config),
-            key,
-            activation=config.activation,
-            initialization=config.initialization,
-        )
-
+    standard = _mlp_maker(_sizes(config.actor_hidden_sizes, config), config, layer_norm=False)
     encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
     outputs = kind.outputs_per_size * spec.action.size
     head = Linear(features, outputs, head_key, scaled(config.initialization, gain))
@@ -75,16 +66,18 @@ def make_critics(
 
     def make(key: Key) -> QCritic | QValues:
         encoder_key, head_key = jax.random.split(key)
-        encoder, features = _make_hidden(sizes, config, networks, inputs, encoder_key)
+        standard = _mlp_maker(sizes, config, config.layer_norm)
+        encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
         kind = QValues if discrete else QCritic
         return kind(encoder, Linear(features, outputs, head_key, initializer))
 
     def make_dueling(key: Key) -> DuelingQValues:
         encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
-        encoder, features = _make_hidden(sizes[:-1], config, networks, inputs, encoder_key)
+        standard = _mlp_maker(sizes[:-1], config, config.layer_norm)
+        encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
         width = sizes[-1] if sizes else STREAM_SIZE
-        keys = value_key, advantage_key
-        value, advantage = (_critic_mlp((width,), config, features, own) for own in keys)
+        make_stream = _mlp_maker((width,), config, config.layer_norm)
+        value, advantage = (make_stream(features, own) for own in (value_key, advantage_key))
         return DuelingQValues(encoder, (value, advantage), width, outputs, head_key, initializer)
 
     critics = ensemble(make_dueling if dueling else make, config.num_critics, key)
@@ -106,7 +99,8 @@ def make_value(
     encoder_key, head_key = jax.random.split(key)
     sizes = _sizes(config.critic_hidden_sizes, config)
     observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
-    encoder, features = _make_hidden(sizes, config, networks, inputs, encoder_key)
+    standard = _mlp_maker(sizes, config, config.layer_norm)
+    encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
     head = Linear(features, 1, head_key, scaled(config.initialization, gain))
     return _attach(StateValue(encoder, head), observation_encoder, share)
 
@@ -124,26 +118,20 @@ def _attach(network: Any, encoder: Any, share: bool) -> Any:
     return with_observation_encoder(network, SharedEncoder() if shared else encoder)
 
 
-def _make_hidden(
-    sizes: tuple[int, ...], config: Any, networks: Networks, inputs: int, key: Key
-) -> tuple[Any, int]:
-    """Make a critic's hidden layers, or the user's encoder; also return the number of features."""
+def _mlp_maker(sizes: tuple[int, ...], config: Any, layer_norm: bool) -> EncoderMaker:
+    """Return a function of the number of inputs and a key that makes hidden layers."""
 
-    def standard(inputs: int, key: Key) -> MLP:
-        return _critic_mlp(sizes, config, inputs, key)
+    def make(inputs: int, key: Key) -> MLP:
+        return MLP(
+            inputs,
+            sizes,
+            key,
+            activation=config.activation,
+            layer_norm=layer_norm,
+            initialization=config.initialization,
+        )
 
-    return build_encoder(networks.critic_encoder, standard, inputs, key)
-
-
-def _critic_mlp(sizes: tuple[int, ...], config: Any, inputs: int, key: Key) -> MLP:
-    return MLP(
-        inputs,
-        sizes,
-        key,
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        initialization=config.initialization,
-    )
+    return make
 
 
 def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:
