@@ -74,6 +74,7 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"^learner/((?:.*\.)?state)\.running\b", r"learner/\1.normalizer"),
     (r"^world/experience\.memory$", "world/experience.recurrent_state"),
     (r"^(world/acting\.collector\.\d+)\.life$", r"\1.attempt"),
+    (r"\bmemory\.hidden$", "memory.recurrent_state"),
     (r"\.senses\b", ".observation_encoder"),
     (r"\.observation_encoder\.sight\b", ".observation_encoder.extractor"),
     (r"(\.extractor(?:\.encoders\.[^.]+)?)\.encoder\b", r"\1.cnn"),

@@ -114,12 +114,12 @@ def test_memory_matters_and_restarts_with_an_episode(walker):
     policy = jax.tree.map(lambda leaf: leaf[0], jax.device_get(policy))
     seen = jnp.asarray(np.random.default_rng(0).integers(0, 256, (3, 6, 6), np.uint8))
     nothing = algorithm.memory(policy, 3)
-    full = nothing._replace(hidden=nothing.hidden + 0.9)
+    full = nothing._replace(recurrent_state=nothing.recurrent_state + 0.9)
 
     @jax.jit
     def hidden(memory, first):
         key = jax.random.PRNGKey(0)
-        return algorithm.act(policy, memory, seen, first, key, False)[1].hidden
+        return algorithm.act(policy, memory, seen, first, key, False)[1].recurrent_state
 
     def after(memory, *first):
         return np.asarray(hidden(memory, np.array(first)))

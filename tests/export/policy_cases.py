@@ -103,9 +103,11 @@ def _act(algorithm, policy, rows, first, memory, key, explore):
     """One program per policy and number of rows, for first steps and for later ones."""
     before = algorithm.memory(policy, len(rows))
     if memory is not None:
-        before = before._replace(hidden=jnp.where(first[:, None], before.hidden, memory))
+        before = before._replace(
+            recurrent_state=jnp.where(first[:, None], before.recurrent_state, memory)
+        )
     action, after, _ = algorithm.act(policy, before, rows, first, key, explore)
-    return action, None if memory is None else after.hidden
+    return action, None if memory is None else after.recurrent_state
 
 
 @partial(jax.jit, static_argnums=0)

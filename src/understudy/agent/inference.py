@@ -74,8 +74,8 @@ def _act_program(algorithm: Algorithm) -> Any:
         # Without a memory, correlated noise starts anew; with one, an episode may be in progress.
         first = jnp.full(len(rows), before is None)
         if before is not None:
-            memory = memory._replace(hidden=before)
+            memory = memory._replace(recurrent_state=before)
         action, memory, _ = algorithm.act(policy, memory, rows, first, key, explore)
-        return action, memory.hidden if isinstance(memory, Memory) else None
+        return action, memory.recurrent_state if isinstance(memory, Memory) else None
 
     return jax.jit(act, static_argnums=5)

@@ -58,7 +58,7 @@ class ActorPolicy(NamedTuple):
 class Memory(NamedTuple):
     """What acting carries from step to step, if an agent is recurrent."""
 
-    hidden: Float[Array, "envs memory"]
+    recurrent_state: Float[Array, "envs state"]
     noise: Tree
 
 
@@ -157,14 +157,14 @@ class Algorithm(abc.ABC):
         `first` marks rows whose episode has just begun: their memory starts again.
         """
         recurrent = self.config.memory_width > 0
-        hidden, noise = memory if recurrent else (None, memory)
+        state, noise = memory if recurrent else (None, memory)
         normalized = normalization.normalize_observation(policy.normalizer, observation)
-        encoded, hidden = encode_step(policy[0], hidden, normalized, first)
+        encoded, state = encode_step(policy[0], state, normalized, first)
         if explore:
             action, noise, extras = self.explore(policy, noise, encoded, first, key)
         else:
             action, extras = self.greedy_action(policy, encoded), {}
-        return action, noise if hidden is None else Memory(hidden, noise), extras
+        return action, noise if state is None else Memory(state, noise), extras
 
     @abc.abstractmethod
     def explore(

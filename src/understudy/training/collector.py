@@ -130,9 +130,9 @@ class Collector:
         rows["last"], rows["valid"] = step.last, step.valid
         rows["next_observation"] = step.next_observation
         if isinstance(acted[0].memory, Memory):  # nothing is remembered where an episode begins
-            hidden = _joined([np.asarray(one.memory.hidden) for one in acted])
-            hidden = hidden.reshape(-1, hidden.shape[-1])
-            rows[RECURRENT_STATE] = np.where(seen["first"][:, None], np.float32(0), hidden)
+            state = _joined([np.asarray(one.memory.recurrent_state) for one in acted])
+            state = state.reshape(-1, state.shape[-1])
+            rows[RECURRENT_STATE] = np.where(seen["first"][:, None], np.float32(0), state)
         for name in self._extras:
             rows[EXTRA + name] = _joined([np.asarray(one.extras[name]) for one in acted]).ravel()
         return rows.reshape(self.axes)

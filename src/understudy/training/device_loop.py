@@ -235,7 +235,7 @@ class Loop:
         learner = move(learner, moved)
         recurrent_state = None
         if isinstance(world.memory, Memory):
-            recurrent_state = reset_recurrent_state(world.memory.hidden, world.first)
+            recurrent_state = reset_recurrent_state(world.memory.recurrent_state, world.first)
         world, step, extras = self._step(learner.state, world, now.random)
         everyone = jnp.ones(self._num_envs, bool)
         chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)
