@@ -94,7 +94,7 @@ def read(path: str | Path, wanted: str | None = None, config_class: type | None 
     `config_class` may be a user's own."""
 
     def check(stored: checkpoint.Stored) -> Manifest:
-        found = str(stored.manifest.get("algorithm"))
+        found = _algorithm_name(stored)
         if wanted is not None and found != wanted:
             raise CheckpointError(
                 f"{path} is a checkpoint of {shown_name(found)}, not of {shown_name(wanted)}"
@@ -109,10 +109,15 @@ def read(path: str | Path, wanted: str | None = None, config_class: type | None 
     return checkpoint.read_checked(path, check)[1]
 
 
+def _algorithm_name(stored: checkpoint.Stored) -> str:
+    name = stored.manifest.get("algorithm")
+    return name if isinstance(name, str) else "an unknown algorithm"
+
+
 def parse(stored: checkpoint.Stored, config_class: type | None = None) -> Manifest:
     """Return the whole manifest, or raise a CheckpointError."""
     about, place = stored.manifest, stored.place
-    explores = str(about.get("algorithm")) in QD_METHODS
+    explores = _algorithm_name(stored) in QD_METHODS
     wrong = schema.problems(about, QD if explores else AGENT)
     if "learner" not in stored.groups:
         wrong.append("no arrays of a learner")
