@@ -1,7 +1,7 @@
 """The types that all packages share.
 
-A `Spec` says what an agent observes and does. A `Step` is what happened, a `Chunk` holds steps on
-their way from a collector to a buffer, and a `Batch` is what a loss may know about them.
+A `Spec` describes observations and actions. A `Step` holds what happened, a `Chunk` holds steps on
+their way from a collector to a buffer, and a `Batch` holds what losses need of them.
 """
 
 import math
@@ -28,7 +28,7 @@ Metrics = dict[str, Array]
 
 @dataclass(frozen=True)
 class Part:
-    """One entry of a Dict observation, or the only one of an observation that is a choice."""
+    """One entry of a Dict observation, or the only entry of a Discrete observation."""
 
     name: str  # nested names are joined by "/"; "" where there is only one
     shape: tuple[int, ...]
@@ -43,15 +43,15 @@ class Part:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The shape and dtype of one array; of an observation also what it is made of.
+    """The shape and dtype of one array; of an observation also its parts.
 
     Inside the library an observation is always one array. A Dict of numbers becomes one vector of
-    floats, with its entries side by side; a Dict with images becomes the bytes of its entries.
+    floats, the concatenated entries; a Dict with images becomes the bytes of its entries.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    parts: tuple[Part, ...] = ()  # in the order in which they lie there
+    parts: tuple[Part, ...] = ()  # in their order in the array
     frames: int = 1  # of a stack: the first axis, the newest frame last
 
     @property
@@ -60,19 +60,19 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Pictures (of bytes), or planes of yes and no."""
+        """Whether it is an image of bytes, or planes of booleans."""
         return self.dtype in ("uint8", "bool") and len(self.shape) > 1
 
     @property
     def in_bytes(self) -> bool:
-        """A Dict with images."""
+        """Whether it holds the bytes of a Dict with images."""
         return self.dtype == "uint8" and bool(self.parts)
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """A Box of actions. Inside the library they live in [-1, 1]^size; `low` and `high` are the
-    real bounds, flattened, to which the border maps them."""
+    """A Box of actions. Inside the library they are in [-1, 1]^size; `low` and `high` are the real
+    bounds, flattened, to which `envs` maps them."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -84,7 +84,7 @@ class Continuous:
 
     @property
     def stored(self) -> ArraySpec:
-        """One action as experience keeps it."""
+        """The array of one action in a buffer."""
         return ArraySpec((self.size,))
 
     @property
@@ -94,14 +94,14 @@ class Continuous:
 
 @dataclass(frozen=True)
 class Discrete:
-    """A choice of one in `n`, counted from 0 (the border adds the space's own start)."""
+    """A choice of one in `n`, counted from 0 (`envs` adds the space's own start)."""
 
     n: int
     start: int = 0
 
     @property
     def size(self) -> int:
-        """How wide an action is to a network: one number per choice."""
+        """Numbers of an action to a network: one for each choice."""
         return self.n
 
     @property
@@ -143,14 +143,14 @@ Action = Continuous | Discrete | MultiDiscrete
 
 @dataclass(frozen=True)
 class Spec:
-    """What an agent sees and what it does."""
+    """The observations and actions of an agent."""
 
     observation: ArraySpec
     action: Action
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Spec":
-        """Back from `dataclasses.asdict` and JSON, where tuples have become lists."""
+        """Make a spec of `dataclasses.asdict` and JSON, where tuples have become lists."""
 
         def tuples(fields: dict[str, Any]) -> dict[str, Any]:
             return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
@@ -167,24 +167,24 @@ class Spec:
 
 @dataclass(frozen=True)
 class Sequences:
-    """How replay is cut up for networks that remember."""
+    """How replay is divided into sequences for recurrent networks."""
 
-    burn_in: int  # steps that only bring the memory up to date
+    burn_in: int  # steps that only update the recurrent state
     length: int  # steps that are learned from
     stride: int  # steps from the start of one sequence to that of the next
-    memory: int  # numbers that a memory consists of
+    memory: int  # numbers of a recurrent state
 
 
 class History(eqx.Module):
-    """What was seen up to some moments, for networks that remember: B sequences of T steps, with
-    the memory before each. A network asked about it answers for B × N moments, one row each."""
+    """Observations up to some moments, for recurrent networks: B sequences of T steps, with the
+    recurrent state before each. A network returns B × N rows, one for each moment."""
 
     observation: Shaped[Array, "batch time *observation"]
-    first: Bool[Array, "batch time"]  # an episode begins here: what came before is forgotten
+    first: Bool[Array, "batch time"]  # an episode begins here: the recurrent state is reset
     memory: Float[Array, "batch memory"]  # before the first step
-    at: Int32[Array, "batch moments"]  # the times that are asked about
+    at: Int32[Array, "batch moments"]  # the times of the moments
     ahead: Shaped[Array, "batch moments *observation"] | None = None
-    """Where given, the question is about these: what was seen one step after each moment."""
+    """Where given, the rows are for these observations, one step after each moment."""
     burn_in: int = eqx.field(static=True, default=0)  # steps that gradients do not go through
 
 
@@ -192,7 +192,7 @@ Observation = Any  # an array [rows, ...], or a History
 
 
 class Step(NamedTuple):
-    """What happened in one step: raw facts, no interpretation. Arrays share leading axes."""
+    """One step as it happened. Arrays share leading axes."""
 
     observation: Shaped[Array, "*batch observation"]
     action: Shaped[Array, "*batch action"]
@@ -227,7 +227,7 @@ class Chunk(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a loss may know. Termination has become `discount`; there are no other flags."""
+    """The rows that a loss learns from. Termination is in `discount`; there are no flags."""
 
     observation: Observation
     action: Shaped[Array, "batch action"]
@@ -235,11 +235,11 @@ class Batch(NamedTuple):
     discount: Float[Array, " batch"]  # gamma^m * (1 - terminated)
     next_observation: Observation
     weight: Float[Array, " batch"]  # importance weight; ones for uniform replay
-    row: Int32[Array, " batch"]  # place in the whole batch: a shard draws its rows' own noise
+    row: Int32[Array, " batch"]  # place in the whole batch, by which noise is drawn
 
 
 class Trajectory(NamedTuple):
-    """Consecutive steps of N environments, [time, envs, ...]: what traces need to know."""
+    """Consecutive steps of N environments, [time, envs, ...], for traces."""
 
     observation: Shaped[Array, "time envs *observation"]
     action: Shaped[Array, "time envs *action"]

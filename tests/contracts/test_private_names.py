@@ -22,12 +22,8 @@ src/understudy/envs/make.py _max_episode_steps
 tests/algorithms/test_ddqn.py _policy
 tests/distributed/test_nodes.py _private
 tests/envs/test_native.py _elapsed_steps
-tests/training/sharding_cases.py _general _moved _plan _world
-tests/training/test_device_loop.py _steady _world
-tests/training/test_hyper_schedules.py _cache_size _general _steady
-tests/training/test_loop.py _cache_size _index
-tests/training/test_update_schedule.py _origin
-tests/training/test_updates.py _steady _world
+tests/training/test_hyper_schedules.py _cache_size
+tests/training/test_loop.py _cache_size
 """
 KNOWN = {
     file: set(names) for file, *names in (line.split() for line in KNOWN_LINES.strip().splitlines())

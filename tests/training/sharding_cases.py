@@ -79,9 +79,9 @@ def test_spread_and_alone_learn_the_same(settings):
 
 def compiled(trainer):
     """The text of the device loop's program."""
-    plan, moved = trainer._plan(0, HALF), trainer._moved(0)
-    program = trainer._general
-    lowered = program.lower(trainer.learner, trainer.experience, trainer._world, plan, moved)
+    plan, moved = trainer.plan_iterations(0, HALF), trainer.scheduled_values(0)
+    program = trainer.general_program
+    lowered = program.lower(trainer.learner, trainer.experience, trainer.world, plan, moved)
     return lowered.compile().as_text()
 
 
@@ -100,7 +100,7 @@ def test_rows_are_divided_and_their_gradients_summed():
 def test_each_device_holds_one_member_and_none_waits_for_another():
     spread = trainer_of("sac", "jax:Pendulum-v1", num_seeds=8, devices=8, **REPLAY)
     spread.advance(1)
-    for array in jax.tree.leaves((spread.learner, spread.experience, spread._world)):
+    for array in jax.tree.leaves((spread.learner, spread.experience, spread.world)):
         assert [len(shard.data) for shard in array.addressable_shards] == [1] * 8
     program = compiled(spread)
     for communication in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):

@@ -55,7 +55,7 @@ def test_the_steady_program_computes_what_the_general_one_does(run, make_trainer
     position, state, quick = run
     assert quick.update_schedule.steady(EARLY - 20, EARLY)
     masked = make_trainer("td3", "jax:Pendulum-v1", **LONG)
-    masked._steady = None  # any use of it would fail
+    masked.steady_program = None  # any use of it would fail
     masked.update_schedule = _NeverSteady(masked.update_schedule)
     masked.advance(EARLY)
     assert position == masked.position
@@ -93,8 +93,8 @@ def test_any_number_of_iterations(make_trainer, short_programs):
 @pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=members, buffer_size=54_320)
-    lowered = trainer._steady.lower(
-        trainer.learner, trainer.experience, trainer._world, np.int32(0), {}
+    lowered = trainer.steady_program.lower(
+        trainer.learner, trainer.experience, trainer.world, np.int32(0), {}
     )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)

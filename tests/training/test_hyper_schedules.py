@@ -19,7 +19,7 @@ def compiled(trainer):
         collector = trainer.collector
         functions = (*collector.actors[0].programs.values(), trainer.transport.program)
     else:
-        functions = (trainer._general, trainer._steady)
+        functions = (trainer.general_program, trainer.steady_program)
     return [function._cache_size() for function in functions]
 
 

@@ -117,7 +117,7 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
         transport.packed,
         transport.experience,
         Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows))),
-        transport._index,
+        transport.next_index,
         None,
         Call(chunk_steps, 0 if chunk_steps == 1 else None, ()),
     )

@@ -85,12 +85,12 @@ def test_updates_in_all_are_the_floor_of_the_ratio_times_the_transitions(
         if not one.learning(iteration):
             assert done == 0
             continue
-        transitions = (iteration + 1) * num_envs - one._origin
+        transitions = (iteration + 1) * num_envs - one.origin
         released = transitions - transitions % update_every
         assert done == math.floor(Fraction(str(ratio)) * released)
     # Learning began at most a block before enough transitions were stored.
     before = one.first_learning_iteration * num_envs
-    assert 0 <= before - one._origin < max(update_every, one.block_iterations * num_envs)
+    assert 0 <= before - one.origin < max(update_every, one.block_iterations * num_envs)
 
 
 @pytest.mark.parametrize(

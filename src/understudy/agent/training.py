@@ -87,7 +87,7 @@ class TrainableAgent(Trainable):
             row["train/diverged_seeds"] = int(diverged.sum())
             row["train/diverged_per_seed"] = diverged.astype(float).tolist()
         row |= {f"env/{name}": count for name, count in trainer.faults().items() if count}
-        row |= {f"cluster/{name}": value for name, value in trainer.facts().items()}
+        row |= {f"cluster/{name}": value for name, value in trainer.cluster_metrics().items()}
         row["time/fps"] = (self.count - self._logged_steps) / max(seconds, 1e-9)
         row["time/time_elapsed"] = self.position.seconds
         self._logged_steps = self.count

@@ -82,10 +82,7 @@ def _histories(sample: FrameSample, taken: Int32[Array, "batch length"]) -> tupl
 
 
 def sequence_errors(
-    error: Float[Array, " rows"],
-    batch_weight: Float[Array, " rows"],
-    batch_size: int,
-    mix: float,
+    error: Float[Array, " rows"], batch_weight: Float[Array, " rows"], batch_size: int, mix: float
 ) -> Float[Array, " batch"]:
     """One error for each sequence: between the mean (`mix` 0) and the largest (1) of its steps'
     absolute errors. Rows of weight 0 are no steps."""

@@ -279,7 +279,7 @@ class FrameReplayBuffer(Buffer):
             age = store.age[lane, (slot + time) % slots]
             assert state.recurrent_state is not None
             memory = state.recurrent_state[lane[:, 0], slot[:, 0] // parts.stride]
-            # Nothing is known of a final frame's, and nothing comes of it.
+            # That of a final frame is not known, and not needed.
             memory = memory * store.step[lane, slot]
         return FrameSample(
             frames=frames,

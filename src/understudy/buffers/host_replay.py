@@ -101,7 +101,7 @@ class HostReplayBuffer(Buffer):
         state.age[lanes] = age
 
     def num_stored(self, state: FrameReplayState) -> np.ndarray:
-        """What `FrameReplayBuffer.num_stored` says of each seed."""
+        """The result of `FrameReplayBuffer.num_stored` for each seed."""
         count = self.frames.num_stored
         return np.array([count(self._of(state, seed)) for seed in range(self.num_seeds)])
 
@@ -190,7 +190,7 @@ def _in_file(shapes: FrameReplayState, directory: Path) -> FrameReplayState:
     begins = [sum(sizes[:place]) for place in range(len(sizes))]
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
-            # All of it now: a disk that fills up later ends the process without a word.
+            # Allocate all of it now: if the disk is full later, the process ends without a message.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
             else:  # macOS

@@ -1,4 +1,4 @@
-"""Replay: steps go in as they happened, batches come out.
+"""Replay: it stores steps as they happened, and samples batches.
 
 Each of N environments has a lane of its own, so that consecutive slots of a lane hold consecutive
 steps of one environment. The buffer stores what happened (`Step`); sampling turns it into an n-step

@@ -256,7 +256,7 @@ class ClusterTrainer(Trainer):
                 total[name] = total.get(name, 0) + count
         return total
 
-    def facts(self) -> dict[str, float]:
+    def cluster_metrics(self) -> dict[str, float]:
         """Metrics of the cluster for the log."""
         collectors, supervisor = self.collectors, self.collectors.supervisor
         facts = {

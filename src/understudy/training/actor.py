@@ -37,8 +37,8 @@ class Actor:
         self, setup: TrainingSetup, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
         device: Any, stream: int = 0,
     ):  # fmt: skip
-        """`policy` [seeds, ...] says how large things are. Acting takes policies in any form, of
-        which `read_policy` makes one seed's inside the program."""
+        """`policy` [seeds, ...] has the shapes of policies. Acting takes policies in any form;
+        `read_policy` makes one seed's policy of it inside the program."""
         count, first = seeds.stop - seeds.start, setup.seed + seeds.start
         own = dataclasses.replace(setup, seed=first, num_seeds=count)
         part = None if count == setup.num_seeds else (seeds.start, seeds.stop)

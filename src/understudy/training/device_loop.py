@@ -57,7 +57,7 @@ class World(NamedTuple):
     episodes: Episodes
 
 
-Moved = dict[str, Array]  # hyper-parameters and what their schedules say
+Moved = dict[str, Array]  # hyper-parameters and their scheduled values
 
 
 class When(NamedTuple):
@@ -88,9 +88,10 @@ class DeviceTrainer(Trainer):
             blocks = math.ceil(ITERATIONS_PER_PROGRAM / schedule.block_iterations)
             block = Block(schedule.block_updates, schedule.block_iterations, blocks)
             self._length = blocks * block.iterations
-        begin, self._general, self._steady = _programs(setup.unseeded, env, block, self.sharding)
+        programs = _programs(setup.unseeded, env, block, self.sharding)
+        begin, self.general_program, self.steady_program = programs
         streams = [seed_keys(setup.seed, setup.num_seeds, name) for name in (ACTING, ENVIRONMENT)]
-        self._world = begin(self.learner.state, *jax.device_put(streams, self.sharding))
+        self.world = begin(self.learner.state, *jax.device_put(streams, self.sharding))
 
     def advance(self, iterations: int) -> None:
         stop = self.position.iterations + iterations
@@ -98,18 +99,19 @@ class DeviceTrainer(Trainer):
             start = self.position.iterations
             count = min(self._length, stop - start)
             if count == self._length and self.update_schedule.steady(start, start + count):
-                program, plan = self._steady, np.int32(self.position.updates)
+                program, plan = self.steady_program, np.int32(self.position.updates)
             else:
-                program, plan = self._general, self._plan(start, count)
+                program, plan = self.general_program, self.plan_iterations(start, count)
             # They are there already, unless they were loaded or read in between.
-            carried = jax.device_put((self.learner, self.experience, self._world), self.sharding)
-            self.learner, self.experience, self._world = program(*carried, plan, self._moved(start))
+            carried = jax.device_put((self.learner, self.experience, self.world), self.sharding)
+            moved = self.scheduled_values(start)
+            self.learner, self.experience, self.world = program(*carried, plan, moved)
             self.position.iterations += count
             self.position.updates += sum(
                 self.update_schedule.updates_after(i) for i in range(start, start + count)
             )
 
-    def _plan(self, start: int, count: int) -> When:
+    def plan_iterations(self, start: int, count: int) -> When:
         """What each iteration of a program does; those beyond `count` do nothing."""
         iterations = range(start, start + self._length)
         owed = np.array([self.update_schedule.updates_after(i) for i in iterations])
@@ -122,7 +124,7 @@ class DeviceTrainer(Trainer):
             index=(self.position.updates + before).astype(np.int32),
         )
 
-    def _moved(self, start: int) -> dict[str, np.ndarray]:
+    def scheduled_values(self, start: int) -> dict[str, np.ndarray]:
         """The scheduled values at each iteration of a program, [seeds, iterations]."""
         if self.hyper_schedules is None:
             return {}
@@ -132,7 +134,7 @@ class DeviceTrainer(Trainer):
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a seed)."""
-        episodes = jax.device_get(self._world.episodes)
+        episodes = jax.device_get(self.world.episodes)
         counts = np.minimum(episodes.ended, EPISODES_REMEMBERED)
         latest = [
             (returns[:count].astype(np.float64), lengths[:count])
@@ -140,18 +142,18 @@ class DeviceTrainer(Trainer):
                 episodes.returns, episodes.lengths, counts, strict=True
             )
         ]
-        fresh = self._world.episodes._replace(ended=jnp.zeros_like(self._world.episodes.ended))
-        self._world = self._world._replace(episodes=fresh)
+        fresh = self.world.episodes._replace(ended=jnp.zeros_like(self.world.episodes.ended))
+        self.world = self.world._replace(episodes=fresh)
         return latest
 
     def _acting_state_dict(self) -> StateDict:
-        return state_dict(self._world)
+        return state_dict(self.world)
 
     def _load_acting(self, acting: StateDict) -> None:
-        self._world = load_state_dict(self._world, acting)
+        self.world = load_state_dict(self.world, acting)
 
     def close(self) -> None:
-        """Nothing is held outside the device's memory."""
+        """Nothing is stored outside the device's memory."""
 
 
 @shared
@@ -237,8 +239,8 @@ class Loop:
         if isinstance(world.memory, Memory):
             recurrent_state = reset_recurrent_state(world.memory.recurrent_state, world.first)
         world, step, extras = self._step(learner.state, world, now.random)
-        everyone = jnp.ones(self._num_envs, bool)
-        chunk = Chunk.of_one_step(step, everyone, recurrent_state, **extras)
+        valid = jnp.ones(self._num_envs, bool)
+        chunk = Chunk.of_one_step(step, valid, recurrent_state, **extras)
         experience = self._buffer.add(experience, chunk)
         learner = observe(learner, chunk)
         # Where the schedule is regular, a whole block of updates follows an iteration, or none.

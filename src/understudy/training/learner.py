@@ -122,7 +122,7 @@ def _update_from_replay(
 
 
 def move(learner: LearnerState, moved: dict[str, Array]) -> LearnerState:
-    """Set hyper-parameters to what their schedules say; NaN leaves one as it is."""
+    """Set hyper-parameters to scheduled values; NaN leaves one unchanged."""
     if not moved:
         return learner
     hyper = dict(learner.state.hyper)

@@ -12,7 +12,7 @@ LONGEST_ROW_OF_DISCARDS = 10  # after which a seed is frozen
 
 
 class Meter(NamedTuple):
-    """Sums of metrics since the last log, kept on the device; fetched once per log."""
+    """Sums of metrics since the last log, on the device; fetched once per log."""
 
     total: Float[Array, " metrics"]
     count: Float[Array, " metrics"]

@@ -126,7 +126,7 @@ class NativeEpisodeRunner(EpisodeRunner):
         return jnp.where(carry.open[:, None], now, so_far)
 
     def close(self) -> None:
-        """Nothing is held outside the device's memory."""
+        """Nothing is stored outside the device's memory."""
 
 
 @shared

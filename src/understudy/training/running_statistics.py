@@ -14,8 +14,8 @@ def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
     """Add the steps of a chunk to the running statistics, one after the other, if there are any."""
     if learner.state.normalizer == (None, None):
         return learner
-    everyone = learner.open_return
-    own = learner._replace(open_return=get_lanes(chunk, everyone))
+    all_lanes = learner.open_return
+    own = learner._replace(open_return=get_lanes(chunk, all_lanes))
 
     def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
         return _observe_step(learner, *now), None
@@ -25,7 +25,7 @@ def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
         own, _ = one(own, jax.tree.map(lambda x: x[0], rows))
     else:
         own, _ = jax.lax.scan(one, own, rows)
-    return own._replace(open_return=set_lanes(chunk, everyone, own.open_return))
+    return own._replace(open_return=set_lanes(chunk, all_lanes, own.open_return))
 
 
 def _observe_step(learner: LearnerState, step: Step, valid: Bool[Array, " envs"]) -> LearnerState:

@@ -8,7 +8,7 @@ from understudy.state_dict import StateDict
 
 @dataclass
 class Position:
-    """How far a run has come. Unbatched: every seed is at the same place."""
+    """The progress of a run, the same for every seed."""
 
     iterations: int = 0  # steps of each environment
     updates: int = 0

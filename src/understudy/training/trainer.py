@@ -77,8 +77,8 @@ class Trainer(abc.ABC):
         """Faults of environments that were survived, counted since the start."""
         return {}
 
-    def facts(self) -> dict[str, float]:
-        """What else a log should tell, since the last call."""
+    def cluster_metrics(self) -> dict[str, float]:
+        """Metrics of the cluster since the last call, for the log."""
         return {}
 
     @property

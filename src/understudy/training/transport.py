@@ -1,5 +1,5 @@
 """The transport between the host and the learner's device: how chunks reach the device, how the
-learner's state is held between programs, and how a policy comes back to where it acts.
+learner's state is stored between programs, and how a policy reaches the host, where it acts.
 
 A first-time reader can skip this file. On the CPU a program runs asynchronously by itself, and
 acting reads the learner's own arrays. On an accelerator the transfers take the time (on an H200:
@@ -126,8 +126,8 @@ class Transport:
             sampled, now = None, 0
             if count:
                 sampled, now = buffer.sample_updates(self._experience, self._done, count)
-            # Sampling goes on beside the program before this one, but not further ahead of it.
-            jax.block_until_ready(self._index)
+            # Sampling runs while the program before this one does, but not further ahead of it.
+            jax.block_until_ready(self.next_index)
             _, sent = self._run(sampled, seen, now, moving, values, steps[:now])
             count, seen, steps = count - now, None, steps[now:]
             moving = moving if steps else ()
@@ -141,8 +141,8 @@ class Transport:
         one_phase = count == 1 and self._period <= MOST_PHASES
         phase = self._done % self._period if one_phase else None
         call = Call(count, phase, moving, steps if moving else ())
-        self.packed, left, self._index, sent = self.program(
-            self.packed, data, given, self._index, values, call
+        self.packed, left, self.next_index, sent = self.program(
+            self.packed, data, given, self.next_index, values, call
         )
         self._done += count
         return left, sent
@@ -180,7 +180,7 @@ class Transport:
         self.wait()
         # Twice: on the host to choose a program, on the device because a transfer is slow.
         self._done = updates_done
-        self._index = jax.device_put(np.int32(updates_done), shared_by_all(self.sharding))
+        self.next_index = jax.device_put(np.int32(updates_done), shared_by_all(self.sharding))
 
     def close(self) -> None:
         if self._thread is not None:

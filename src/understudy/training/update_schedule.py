@@ -81,7 +81,7 @@ class UpdateSchedule:
     def first_update_iteration(self) -> int:
         """The iterations that are done when the first update follows."""
         transitions = math.ceil(math.ceil(1 / self.ratio) / self.release) * self.release
-        iterations = math.ceil((self._origin + transitions) / self.num_envs)
+        iterations = math.ceil((self.origin + transitions) / self.num_envs)
         return max(iterations, self.first_learning_iteration + 1)
 
     def refilling(self, iteration: int) -> "UpdateSchedule":
@@ -107,7 +107,7 @@ class UpdateSchedule:
         return self.regular and whole and not self.random(start) and self.learning(first_block_end)
 
     @cached_property
-    def _origin(self) -> int:
+    def origin(self) -> int:
         """The transitions before learning began: those before the block, or before the interval
         between two releases, in which enough transitions are stored. Earlier ones owe nothing."""
         before = self.first_learning_iteration * self.num_envs
@@ -118,7 +118,7 @@ class UpdateSchedule:
         """Updates in all, after iteration number `iteration`."""
         if iteration < self.first_learning_iteration:
             return 0
-        return self._owed((iteration + 1) * self.num_envs - self._origin)
+        return self._owed((iteration + 1) * self.num_envs - self.origin)
 
     def _owed(self, transitions: int) -> int:
         released = transitions // self.release * self.release
