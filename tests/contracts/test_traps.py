@@ -69,8 +69,8 @@ TRAPS = {
     ),
     "actor's gradient not stopped": Trap(
         "algorithms/gradients.py",
-        "if not isinstance(actor.observation_encoder, SharedEncoder) or not into_encoder:",
-        "if not isinstance(actor.observation_encoder, SharedEncoder):",
+        "if not shares_encoder or not algorithm.config.actor_trains_encoder:",
+        "if not shares_encoder:",
         ("algorithms/test_seeing.py::test_the_actors_gradient_stays_out_of_a_shared_encoder",),
     ),
     "Ornstein-Uhlenbeck noise not restarted": Trap(
