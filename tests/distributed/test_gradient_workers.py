@@ -25,7 +25,7 @@ from tests.distributed.shared_updates import (
 from understudy.algorithms.sac import SAC
 from understudy.distributed import supervisor
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import BatchWorkers, check
+from understudy.distributed.gradient_workers import BatchWorkers, check_gradient_workers
 from understudy.types import ConfigError, UnderstudyError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
@@ -283,7 +283,7 @@ def test_no_worker_at_all_is_an_error_in_time(ray, monkeypatch):
 def test_what_workers_cannot_do_is_refused_before_they_start():
     a2c, sac = make_setup("a2c"), make_setup("sac")
     with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5 gradient workers"):
-        check(sac, Cluster(gradient_workers=5))
-    check(sac, Cluster(gradient_workers=5, gradient_mode="async"))
+        check_gradient_workers(sac, Cluster(gradient_workers=5))
+    check_gradient_workers(sac, Cluster(gradient_workers=5, gradient_mode="async"))
     with pytest.raises(ConfigError, match="gradient_mode='async' needs replay: A2C"):
-        check(a2c, Cluster(gradient_workers=2, gradient_mode="async"))
+        check_gradient_workers(a2c, Cluster(gradient_workers=2, gradient_mode="async"))

@@ -15,7 +15,7 @@ from tests.distributed.cluster_cases import wait_for_death
 from tests.distributed.shared_updates import LANES, close, make_learner, make_setup
 from understudy.algorithms.base import Aux
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import check
+from understudy.distributed.gradient_workers import check_gradient_workers
 from understudy.distributed.replay_shards import ShardWorkers, add_rows, shard_buffer
 from understudy.errors import CheckpointError, ClusterError
 from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
@@ -244,8 +244,10 @@ def test_what_cannot_be_sharded_is_refused_before_anything_starts():
     with pytest.raises(ConfigError, match="needs replay, which A2C has none of"):
         us.A2C("CartPole-v1", cluster=CLUSTER).train(1, progress=False)
     with pytest.raises(ConfigError, match="cannot be prioritized"):
-        check(make_setup("ddqn", prioritized=True), CLUSTER)
+        check_gradient_workers(make_setup("ddqn", prioritized=True), CLUSTER)
     with pytest.raises(ConfigError, match=r"memory of the gradient workers: .* got 'disk'"):
-        check(make_setup("sac", replay_storage="disk"), CLUSTER)
+        check_gradient_workers(make_setup("sac", replay_storage="disk"), CLUSTER)
     with pytest.raises(ConfigError, match="batch_size 12 cannot be shared by 5"):
-        check(make_setup("sac"), replace(CLUSTER, gradient_workers=5, collectors=5))
+        check_gradient_workers(
+            make_setup("sac"), replace(CLUSTER, gradient_workers=5, collectors=5)
+        )

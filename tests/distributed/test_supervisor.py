@@ -156,7 +156,10 @@ def test_too_many_failures_in_a_row_end_the_run():
     ordered(collectors, slot)
     with pytest.raises(ClusterError, match=r"collector 0 failed 5 times in a row, .* it died;"):
         replace(collectors, slot)
-    assert collectors.ordered() == 0 and collectors.state_dicts() == [None, None]
+    assert collectors.ordered() == 0 and collectors.supervisor.call_all("state_dict") == [
+        None,
+        None,
+    ]
 
 
 def test_a_process_that_cannot_start_ends_the_run():

@@ -20,8 +20,7 @@ from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.distributed.config import Cluster
-from understudy.distributed.episode_runner import RemoteEpisodeRunner
-from understudy.distributed.episode_runner import check as check_cluster
+from understudy.distributed.episode_runner import RemoteEpisodeRunner, check_cluster
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard

@@ -1,2 +1,2 @@
-"""Beyond one process: collectors and gradient workers on Ray. Nothing here imports Ray until a
-cluster is asked for."""
+"""Training on several processes: collectors, gradient workers and episode runners on Ray. No module
+imports Ray before a cluster is asked for."""

@@ -6,7 +6,6 @@ and only chunks come back.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, final
@@ -28,9 +27,7 @@ from understudy.training.setup import TrainingSetup
 Episodes = list[tuple[np.ndarray, np.ndarray]]
 
 
-@final
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What every collector of a run is made from; `setup.num_envs` environments each."""
 
     setup: TrainingSetup
@@ -100,14 +97,6 @@ class Collectors:
                 self.torn.discard(slot.index)
         return taken
 
-    def state_dicts(self) -> list[StateDict | None]:
-        """Return the state of every collector; None of one that does not answer."""
-        return self.supervisor.call_all("state_dict")
-
-    def load_state_dicts(self, states: list[StateDict]) -> None:
-        """Let every collector continue from its state; from an empty one it starts anew."""
-        self.supervisor.call_all("load_state_dict", [(state,) for state in states])
-
 
 @final
 class CollectorProcess:
@@ -128,6 +117,7 @@ class CollectorProcess:
         return self._collector.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
+        """Continue from a state; with an empty one the collector starts anew."""
         if state:
             self._collector.load_state_dict(state)
 

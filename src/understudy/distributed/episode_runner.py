@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 3
 LOST = "collector_lost"
 
 
-def check(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
+def check_cluster(cluster: Cluster, rows: int, native: bool, workers: int) -> None:
     """Refuse a cluster that cannot play generations of so many rows."""
     problems = []
     if native:

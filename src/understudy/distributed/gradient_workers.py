@@ -41,7 +41,7 @@ class GradientWorkers(abc.ABC):
 
     def __init__(self, setup: TrainingSetup, cluster: Cluster, actor_class: type, recipe: Any):
         """`setup` has the lanes of all collectors."""
-        check(setup, cluster)
+        check_gradient_workers(setup, cluster)
         self.algorithm, self.num_workers = setup.algorithm, cluster.gradient_workers
         self._asynchronous = cluster.gradient_mode == "async"
         # With G workers G - 1 others arrive between a gradient's start and its end.
@@ -147,15 +147,6 @@ class GradientWorkers(abc.ABC):
         self.supervisor.close()
 
 
-class Task(NamedTuple):
-    """A gradient to compute: the whole batch of an update, or a part of it."""
-
-    sent: dict[str, np.ndarray]  # of the state; the same object for all parts of one update
-    batch: Any  # [seeds, rows, ...]
-    key: np.ndarray
-    mask: Any
-
-
 @final
 class BatchWorkers(GradientWorkers):
     """The learner samples the batches. A task goes to any idle worker; that of a worker which is
@@ -164,7 +155,9 @@ class BatchWorkers(GradientWorkers):
     def __init__(self, setup: TrainingSetup, cluster: Cluster, buffer: Buffer | None = None):
         """`buffer` is the setup's own unless given."""
         self._shares, self._num_seeds = BatchSharding(setup), setup.num_seeds
-        self._tasks: dict[int, Task] = {}  # not answered yet, by number
+        # Number -> (state, batch [seeds, rows, ...], key, mask) of a task that is not answered yet.
+        # All parts of one update have the same object as their state.
+        self._tasks: dict[int, tuple[Any, ...]] = {}
         self._waiting: deque[int] = deque()  # numbers of those that no worker has
         self._number = 0
         super().__init__(setup, cluster, GradientProcess, setup)
@@ -240,7 +233,7 @@ class BatchWorkers(GradientWorkers):
         self._number += parts
         numbers = list(range(first, first + parts))
         for number, batch in zip(numbers, batches, strict=True):
-            self._tasks[number] = Task(sent, batch, key, mask)
+            self._tasks[number] = (sent, batch, key, mask)
         self._waiting.extend(numbers)
         return mask, numbers
 
@@ -260,9 +253,8 @@ class BatchWorkers(GradientWorkers):
         for slot in self.supervisor.slots:
             if self._waiting and slot.started and not slot.calls:
                 number = self._waiting.popleft()
-                task = self._tasks[number]
-                arguments = (self.publish(task.sent), task.batch, task.key, task.mask)
-                self.supervisor.call(slot, "gradients", *arguments, note=number)
+                sent, *others = self._tasks[number]
+                self.supervisor.call(slot, "gradients", self.publish(sent), *others, note=number)
 
     def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
         if not slot.started:  # its answer says that it can be given tasks
@@ -299,7 +291,7 @@ class GradientProcess:
         return jax.device_get(self._answer(sent, batch, key, mask))
 
 
-def check(setup: TrainingSetup, cluster: Cluster) -> None:
+def check_gradient_workers(setup: TrainingSetup, cluster: Cluster) -> None:
     """Refuse settings that gradient workers cannot serve, before anything starts."""
     name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
     if cluster.replay == "sharded":

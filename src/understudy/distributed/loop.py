@@ -10,7 +10,7 @@ updates to data does not depend on the collectors. Each collector has a limited 
 a time, so neither side gets far ahead of the other.
 """
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
@@ -21,7 +21,11 @@ from understudy.buffers import RemoteReplayBuffer
 from understudy.distributed.collectors import Collectors, Delivery, Order, Recipe
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores
-from understudy.distributed.gradient_workers import BatchWorkers, GradientWorkers, check
+from understudy.distributed.gradient_workers import (
+    BatchWorkers,
+    GradientWorkers,
+    check_gradient_workers,
+)
 from understudy.distributed.replay_shards import ShardWorkers
 from understudy.distributed.supervisor import Slot
 from understudy.envs.fault_guard import Guard
@@ -59,7 +63,7 @@ class ClusterTrainer(Trainer):
         # The learner and its buffer have a lane for every environment of all collectors.
         wide = widened(setup, cluster)
         if cluster.gradient_workers:
-            check(wide, cluster)
+            check_gradient_workers(wide, cluster)
         self._rows = step_dtype(setup.algorithm, setup.spec)
         sharded = cluster.replay == "sharded"
         states = self.initialize(wide, RemoteReplayBuffer(setup.spec) if sharded else None)
@@ -107,12 +111,11 @@ class ClusterTrainer(Trainer):
     def collectors(self) -> Collectors:
         """Started when they are first needed."""
         if self._collectors is None:
-            self._start_collectors([0] * max(self._cluster.collectors, 1))
-        assert self._collectors is not None
+            self._collectors = self._start_collectors([0] * max(self._cluster.collectors, 1))
         return self._collectors
 
-    def _start_collectors(self, attempts: list[int]) -> None:
-        self._collectors = Collectors(self._ray, self._cluster, self._recipe, attempts)
+    def _start_collectors(self, attempts: list[int]) -> Collectors:
+        return Collectors(self._ray, self._cluster, self._recipe, attempts)
 
     def advance(self, iterations: int) -> None:
         stop, collectors = self.position.iterations + iterations, self.collectors
@@ -174,6 +177,7 @@ class ClusterTrainer(Trainer):
     # -- deliveries -------------------------------------------------------------------------
 
     def take_in(self, deliveries: list[Delivery]) -> None:
+        """Note what arrived, and drop deliveries that are too stale."""
         dropped = set()  # slots
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
@@ -194,11 +198,8 @@ class ClusterTrainer(Trainer):
         """Learn from the deliveries of a synchronous round, always in the same order."""
         deliveries = sorted(self.arrived, key=lambda delivery: delivery.slot)
         self.arrived.clear()
-        if self._on_policy:
-            self.learn_from(deliveries)
-        else:
-            for delivery in deliveries:
-                self.learn_from([delivery])
+        for group in [deliveries] if self._on_policy else [[one] for one in deliveries]:
+            self.learn_from(group)
 
     def learn_from(self, deliveries: list[Delivery]) -> None:
         """Add one delivery's steps, or a round's rollouts side by side, and do the updates that
@@ -250,11 +251,10 @@ class ClusterTrainer(Trainer):
         ]
 
     def faults(self) -> dict[str, int]:
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for faults in self._faults.values():
-            for name, count in faults.items():
-                total[name] = total.get(name, 0) + count
-        return total
+            total.update(faults)
+        return dict(total)
 
     def cluster_metrics(self) -> dict[str, float]:
         """Metrics of the cluster for the log."""
@@ -297,7 +297,7 @@ class ClusterTrainer(Trainer):
         while collectors.ordered():
             self.take_in(collectors.deliveries())
         named = {"version": np.array(self._version)}
-        states = collectors.state_dicts()
+        states = collectors.supervisor.call_all("state_dict")
         for slot, state in zip(collectors.slots, states, strict=True):
             torn = np.array(slot.index in collectors.torn)
             about = {"attempt": np.array(slot.attempt), "torn": torn}
@@ -321,9 +321,9 @@ class ClusterTrainer(Trainer):
         states = [select_prefix(one, "kept") for one in stored]
         lost = [not state for state in states]
         attempts = [int(one["attempt"]) + lost[slot] for slot, one in enumerate(stored)]
-        self._start_collectors(attempts)
-        self.collectors.load_state_dicts(states)
-        self.collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or lost[slot]}
+        self._collectors = collectors = self._start_collectors(attempts)
+        collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
+        collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or lost[slot]}
         number = 0
         while one := select_prefix(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])

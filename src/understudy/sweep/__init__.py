@@ -1,5 +1,5 @@
-"""Which settings are best: many at once in one program (`sweep`), or one after another, with those
-that fall behind given up (`search`, by Optuna)."""
+"""Finding the best settings: many at once in one program (`sweep`), or one after another, where
+trials that fall behind are stopped (`search`, by Optuna)."""
 
 from understudy.sweep.optuna_search import search as search
 from understudy.sweep.result import Outcome as Outcome

@@ -12,12 +12,12 @@ from typing import Any
 from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
-from understudy.errors import ConfigError, DivergedError
+from understudy.errors import ConfigError, DivergedError, import_extra
 from understudy.runs.csv_log import STEPS, LogRow
 from understudy.sweep.ray_tune import check_cluster, join, run_trials
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, SweepResult
 from understudy.sweep.space import Range, Vary, check_fields, check_given
-from understudy.sweep.study import Study, load_optuna, opened
+from understudy.sweep.study import Study, opened
 from understudy.sweep.task import SCORE, Report, Task
 
 _log = logging.getLogger("understudy.sweep")
@@ -51,7 +51,7 @@ def search(
     With a `cluster` every trial is a process of it, and `at_once` of them run at a time (default:
     as many as there are cores for). Each has a run directory of its own beside the file.
     """
-    optuna = load_optuna()
+    optuna = import_extra("optuna", "optuna", "a search needs Optuna")
     database = Path(database)
     task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
     _check(vary, task, trials)

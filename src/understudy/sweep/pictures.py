@@ -21,7 +21,7 @@ BRIGHTEST = 0.9  # of the color map: its last yellow is hard to see on white
 
 
 def draw(result: SweepResult, out: Path) -> Path:
-    """A row of two panels for each varied field. Settings that failed have nothing to show."""
+    """Draw a row of two panels for each varied field. Settings that failed are left out."""
     fields = [Field(result, name) for name in result.vary]
     figure = Figure(figsize=(10, 0.5 + 3.1 * len(fields)), dpi=150, layout="constrained")
     grid = figure.subplots(len(fields), 2, squeeze=False, sharey="col")
@@ -36,7 +36,7 @@ def draw(result: SweepResult, out: Path) -> Path:
 
 @final
 class Field:
-    """One varied field: where its values lie, and in which color."""
+    """One varied field, with the position and the color of its values."""
 
     def __init__(self, result: SweepResult, name: str):
         varied = result.vary[name]
@@ -50,17 +50,17 @@ class Field:
             scale = LogNorm if self.logarithmic else Normalize
             self._scale: Any = scale(varied.low, varied.high)
 
-    def place(self, outcome: Outcome) -> float:
+    def position(self, outcome: Outcome) -> float:
         value = outcome.settings[self.name]
         return float(self.choices.index(spell_value(value)) if self.choices else value)
 
     def color(self, outcome: Outcome) -> Any:
         if self.choices:
-            return COLORS[int(self.place(outcome)) % len(COLORS)]
-        return colormaps["viridis"](BRIGHTEST * self._scale(self.place(outcome)))
+            return COLORS[int(self.position(outcome)) % len(COLORS)]
+        return colormaps["viridis"](BRIGHTEST * self._scale(self.position(outcome)))
 
-    def explain(self, axes: Axes) -> None:
-        """What the colors mean."""
+    def add_legend(self, axes: Axes) -> None:
+        """Add a legend of the colors, or a color bar."""
         if self.choices:
             shown = [
                 Line2D([], [], color=COLORS[i % len(COLORS)], lw=2)
@@ -76,7 +76,7 @@ class Field:
 
 def draw_returns(axes: Axes, varied: Field) -> None:
     for outcome in varied.outcomes:
-        at = varied.place(outcome)
+        at = varied.position(outcome)
         each = outcome.returns.mean(axis=1)
         color = varied.color(outcome)  # as its curve beside it
         face = "white" if outcome.state == PRUNED else color
@@ -105,7 +105,7 @@ def draw_curves(axes: Axes, varied: Field) -> None:
             lw=2.6 if best else 1.3,
             ls="--" if outcome.state == PRUNED else "-",
         )
-    varied.explain(axes)
+    varied.add_legend(axes)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel("environment steps", color=INK)
     axes.set_ylabel("return of evaluations", color=INK)

@@ -1,4 +1,4 @@
-"""What came of a sweep: outcomes, best first, as a table, a CSV file and a command."""
+"""The result of a sweep: outcomes, best first, as a table, a CSV file and a command."""
 
 import csv
 import io
@@ -18,16 +18,16 @@ FINISHED, PRUNED, DIVERGED, FAILED = "finished", "pruned", "diverged", "failed"
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """How one setting did, over its repeats."""
+    """The returns of one setting, over its repeats."""
 
     settings: Settings
     seed: int
-    """Of its first repeat; the others follow."""
+    """The seed of its first repeat; the others follow."""
     returns: np.ndarray  # of the last evaluation, [repeats, episodes]
     steps: list[int] = field(default_factory=list)
-    """Where it was evaluated on the way."""
+    """Steps at which it was evaluated during training."""
     curve: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
-    """The mean of each of these evaluations, [repeats, points]."""
+    """The mean of each of these evaluations, [repeats, evaluations]."""
     state: str = FINISHED
 
     @property
@@ -36,14 +36,14 @@ class Outcome:
 
     @property
     def std(self) -> float:
-        """Over all episodes of all repeats."""
+        """The standard deviation over all episodes of all repeats."""
         return float(self.returns.std()) if self.returns.size else float("nan")
 
 
 @final
 @dataclass(frozen=True)
 class SweepResult:
-    """All outcomes, best first by the mean over repeats; those that did not finish come last."""
+    """All outcomes, sorted by the mean over repeats; settings that did not finish come last."""
 
     algorithm: str
     env: str
@@ -51,21 +51,21 @@ class SweepResult:
     vary: dict[str, Any]
     outcomes: list[Outcome]
     flags: Settings = field(default_factory=dict)
-    """What else differs from the environment's preset."""
+    """Other settings that differ from the environment's preset."""
 
     def __post_init__(self) -> None:
-        def worse(outcome: Outcome) -> tuple[int, float]:
+        def sort_key(outcome: Outcome) -> tuple[int, float]:
             order = (FINISHED, PRUNED, DIVERGED, FAILED).index(outcome.state)
             return order, np.inf if np.isnan(outcome.mean) else -outcome.mean
 
-        object.__setattr__(self, "outcomes", sorted(self.outcomes, key=worse))
+        object.__setattr__(self, "outcomes", sorted(self.outcomes, key=sort_key))
 
     @property
     def best(self) -> Outcome:
         return self.outcomes[0]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rank, settings, mean, std, first seed, repeats, state."""
+        """Return rank, settings, mean, std, first seed, repeats and state of every outcome."""
         return [
             {
                 "rank": rank,
@@ -80,12 +80,12 @@ class SweepResult:
         ]
 
     def table(self) -> str:
-        """For a terminal."""
+        """Return the rows as text for a terminal."""
         names = ["rank", *self.vary, "mean", "std"]
         cells = [names]
         for row in self.rows():
-            told = [f"{row[n]:.1f}" if n in ("mean", "std") else str(row[n]) for n in names]
-            cells.append([*told, "" if row["state"] == FINISHED else row["state"]])
+            shown = [f"{row[n]:.1f}" if n in ("mean", "std") else str(row[n]) for n in names]
+            cells.append([*shown, "" if row["state"] == FINISHED else row["state"]])
         widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
         lines = []
         for row in cells:
@@ -94,7 +94,7 @@ class SweepResult:
         return "\n".join(lines)
 
     def write_csv(self, path: Path) -> Path:
-        """Into place in one move, so that a reader sees a whole table."""
+        """Write the rows; a reader never sees a part of the file."""
         text = io.StringIO()
         rows = self.rows()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -103,8 +103,8 @@ class SweepResult:
         return write_whole(path, text.getvalue())
 
     def command(self, outcome: Outcome | None = None) -> str:
-        """The `understudy train` that trains a setting (the best one) again, from the same
-        seeds."""
+        """Return the `understudy train` command that trains a setting (default: the best one)
+        from the same seeds."""
         outcome = outcome or self.best
         words = ["understudy", "train", self.algorithm, self.env, "--steps", str(self.train_steps)]
         words += ["--seed", str(outcome.seed)]
@@ -116,5 +116,5 @@ class SweepResult:
 
 
 def _flag(value: Any) -> str:
-    """A value as a flag of `understudy train` takes it."""
+    """Write a value as a flag of `understudy train` takes it."""
     return spell_value(value).replace("x", ",") if isinstance(value, tuple) else spell_value(value)

@@ -1,4 +1,4 @@
-"""What varies: ranges and lists, and the settings to try that they make together."""
+"""The search space: ranges and lists of values, and the settings to try."""
 
 import dataclasses
 import itertools
@@ -11,9 +11,9 @@ import numpy as np
 from understudy.algorithms.config import Config, nearest
 from understudy.errors import ConfigError
 
-DIGITS = 5  # of a drawn value: short enough to be typed again, and then exactly the same
-SETTINGS = 16  # how many are drawn, where no number is given
-DRAWS = 200  # of which the best spread is taken
+DIGITS = 5  # of a chosen value: short enough to be typed exactly
+SETTINGS = 16  # to try, if no number is given
+DRAWS = 200  # random orders, of which the one with the best spread is taken
 
 Settings = dict[str, Any]  # field -> value
 
@@ -21,7 +21,7 @@ Settings = dict[str, Any]  # field -> value
 @final
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`; by the same factor between neighbors where `log`."""
+    """All numbers from `low` to `high`; with `log` they are spread on a logarithmic scale."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Range:
             raise ConfigError(f"a range with :log must be above 0, got {self}")
 
     def spread(self, count: int) -> list[Any]:
-        """`count` evenly spread values, both ends among them."""
+        """Return `count` evenly spread values, including both ends."""
         ends = (self.low, self.high)
         if self.log:
             ends = (math.log(self.low), math.log(self.high))
@@ -55,7 +55,7 @@ class Range:
 
 
 def short(value: float | int, within: Range) -> float | int:
-    """With few digits, within the range."""
+    """Round a value to few digits, within the range."""
     if isinstance(value, int):
         return value
     return min(max(float(f"{value:.{DIGITS}g}"), within.low), within.high)
@@ -65,7 +65,7 @@ Vary = Mapping[str, Range | Sequence[Any]]
 
 
 def spell(varied: Range | Sequence[Any]) -> str:
-    """As the command line takes it."""
+    """Write values as the command line takes them."""
     return str(varied) if isinstance(varied, Range) else ",".join(map(spell_value, varied))
 
 
@@ -78,10 +78,10 @@ def spell_value(value: Any) -> str:
 
 
 def choose(vary: Vary, count: int | None, seed: int) -> list[Settings]:
-    """The settings to try: the whole grid where all are lists, otherwise `count` of them.
+    """Return the settings to try: the whole grid if all fields have lists, else `count` of them.
 
-    These are a Latin hypercube: each range is met at `count` evenly spread values, each value of
-    a list equally often, and which meets which is drawn by `seed`."""
+    These are a Latin hypercube: `count` evenly spread values of each range, and each value of a
+    list equally often. `seed` decides how they are combined."""
     check_given(vary)
     if all(not isinstance(varied, Range) for varied in vary.values()):
         return _grid(vary, count)
@@ -103,8 +103,8 @@ def choose(vary: Vary, count: int | None, seed: int) -> list[Settings]:
 
 
 def _spread_orders(places: np.ndarray, draw: np.random.Generator) -> list[list[int]]:
-    """Places of each field's values, [fields, count], in orders such that no two settings are
-    close: [count, fields]."""
+    """Return orders of the values, [count, fields], such that no two settings are close. `places`
+    are the values of each field scaled to 0..1, [fields, count]."""
     fields, count = places.shape
     best, widest = np.zeros((count, fields), int), -1.0
     for _ in range(DRAWS):
@@ -129,7 +129,7 @@ def _grid(vary: Vary, count: int | None) -> list[Settings]:
 
 
 def check_given(vary: Vary) -> None:
-    """Refuse what is no space at all."""
+    """Refuse a space without fields, and fields without values."""
     if not vary:
         raise ConfigError("nothing varies: give at least one field, such as learning_rate")
     for name, varied in vary.items():
@@ -142,7 +142,7 @@ def check_given(vary: Vary) -> None:
 
 
 def check_fields(vary: Vary, config: Config) -> None:
-    """Refuse fields that the config does not have, all of them together."""
+    """Refuse all fields that the config does not have, and ranges of fields without numbers."""
     fields = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     problems = [config.explain_unknown(name) for name in vary if name not in fields]
     for name, varied in vary.items():
@@ -153,7 +153,7 @@ def check_fields(vary: Vary, config: Config) -> None:
 
 
 def check_moving(vary: Vary, config: Config) -> None:
-    """Refuse fields that shape the program, which members of one program share."""
+    """Refuse fields that all members of one program share."""
     check_fields(vary, config)
     fields = dataclasses.fields(config)  # type: ignore[arg-type]
     can = [field.name for field in fields if field.metadata["moving"]]

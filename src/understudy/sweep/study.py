@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from understudy.distributed.connect import first_line
-from understudy.errors import ConfigError, import_extra
+from understudy.errors import ConfigError
 from understudy.runs.files import open_for_appending
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
@@ -131,10 +131,6 @@ def settings_of(vary: Vary, parameters: dict[str, Any]) -> Settings:
         else:
             found[name] = {spell_value(value): value for value in varied}[parameters[name]]
     return found
-
-
-def load_optuna() -> Any:
-    return import_extra("optuna", "optuna", "a search needs Optuna")
 
 
 @contextlib.contextmanager
