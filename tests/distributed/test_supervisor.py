@@ -223,3 +223,13 @@ def test_a_process_that_has_not_started_yet_has_more_time(clock):
         ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START - 1
     assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0
+
+
+def test_a_call_of_all_does_not_end_the_time_to_start(clock):
+    ray, collectors = make_collectors()
+    ray.results = {1: "one", 2: "two"}
+    assert collectors.supervisor.call_all("state_dict") == ["one", "two"]
+    for slot in collectors.slots:
+        ordered(collectors, slot)
+    clock.now += supervising.SECONDS_TO_START - 1
+    assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0

@@ -99,15 +99,18 @@ class Supervisor:
 
     def call_all(self, method: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
         """Call a method of all processes, and return the answers: None of a process that had to be
-        replaced, and None of all after giving up."""
+        replaced, and None of all after giving up. Such calls are short: a process that answers one
+        may still need its time to start."""
         answers: list[Any] = [None] * len(self.slots)
         if self.given_up:
             return answers
         each = arguments or [()] * len(self.slots)
+        started = {slot: slot.started for slot in self.slots}
         open_calls = {self.call(slot, method, *each[slot.index]) for slot in self.slots}
         while open_calls := open_calls & {call for slot in self.slots for call in slot.calls}:
             for answer in self.answers(open_calls):
                 answers[answer.slot.index] = answer.value
+                answer.slot.started = started[answer.slot]
         return answers
 
     def answers(self, references: Collection[Any] | None = None) -> Iterator[Answer]:
