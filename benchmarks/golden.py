@@ -81,6 +81,8 @@ NAME_MAP: list[tuple[str, str]] = [
     (r"\.cnn\.convolution\b", ".cnn.convolutions.0"),
     (r"^(world/acting\.(?:.*\.)?policy)\.seen\b", r"\1.normalizer"),
     (r"(\.normalizer(?:\.\w+)?)\.rest$", r"\1.compensation"),
+    (r"^(world/acting\.collector\.\d+)\.kept\.", r"\1.state."),
+    (r"^(world/acting\.arrived\.\d+)\.place$", r"\1.slot"),
 ]
 
 LOGGED_GENERATIONS = "quality-diversity counts logged generations, not steps"

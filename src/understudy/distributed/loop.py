@@ -301,11 +301,11 @@ class ClusterTrainer(Trainer):
         for slot, state in zip(collectors.slots, states, strict=True):
             torn = np.array(slot.index in collectors.torn)
             about = {"attempt": np.array(slot.attempt), "torn": torn}
-            named |= add_prefix(f"collector.{slot.index}", about | add_prefix("kept", state or {}))
+            named |= add_prefix(f"collector.{slot.index}", about | add_prefix("state", state or {}))
         for number, delivery in enumerate(self.arrived):
             order = delivery.order
             about = {
-                "place": np.array(delivery.slot),
+                "slot": np.array(delivery.slot),
                 "order": np.array([order.version, order.iterations, order.random, delivery.torn]),
             }
             fields = {name: delivery.rows[name] for name in self._rows.names or ()}
@@ -318,7 +318,7 @@ class ClusterTrainer(Trainer):
         self._version = int(acting["version"])
         slots = range(max(self._cluster.collectors, 1))
         stored = [select_prefix(acting, f"collector.{slot}") for slot in slots]
-        states = [select_prefix(one, "kept") for one in stored]
+        states = [select_prefix(one, "state") for one in stored]
         lost = [not state for state in states]
         attempts = [int(one["attempt"]) + lost[slot] for slot, one in enumerate(stored)]
         self._collectors = collectors = self._start_collectors(attempts)
@@ -329,7 +329,7 @@ class ClusterTrainer(Trainer):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
             empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setup.num_seeds
-            slot = int(one["place"])
+            slot = int(one["slot"])
             rows = pack_rows(self._rows, select_prefix(one, "rows"))
             delivery = Delivery(slot, attempts[slot], order, rows, empty, {}, bool(torn))
             self.arrived.append(delivery)
