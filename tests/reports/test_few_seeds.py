@@ -43,8 +43,8 @@ def test_a_setting_has_one_color_in_both_panels():
     ]  # fmt: skip
     varied = SimpleNamespace(
         outcomes=outcomes, is_best=set(), choices=["a", "b", "c"], logarithmic=False, name="x",
-        place=lambda outcome: outcome.mean, color=lambda outcome: f"C{int(outcome.mean)}",
-        explain=lambda axes: None,
+        position=lambda outcome: outcome.mean, color=lambda outcome: f"C{int(outcome.mean)}",
+        add_legend=lambda axes: None,
     )  # fmt: skip
     pictures.draw_returns(left, varied)
     pictures.draw_curves(right, varied)
