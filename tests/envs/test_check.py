@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from functools import partial
 
 import gymnasium
@@ -88,3 +90,14 @@ def test_problems_are_reported_and_nothing_is_raised(env, problem):
     assert not report.ok
     assert any(problem in text for text in report.problems), str(report)
     assert "✗" in str(report)
+
+
+@pytest.mark.processes
+def test_functions_are_not_hidden_by_modules_of_the_same_name():
+    code = (
+        "import understudy.envs.make, understudy.envs.check; "
+        "from understudy.envs import atari, brax, check;"
+        "print(*map(callable, (atari, brax, check)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.split() == ["True"] * 3, result.stderr

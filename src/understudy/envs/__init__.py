@@ -2,7 +2,9 @@
 because worker processes import this package too."""
 
 import importlib
-from typing import Any
+import sys
+from types import ModuleType
+from typing import Any, final
 
 _NAMES = {
     "atari": ("AtariSettings", "atari"),
@@ -24,14 +26,24 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+@final
+class _Package(ModuleType):
+    """Keeps `atari`, `brax` and `check` functions: importing the modules of these names, which
+    binds a module in its package, must not hide them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOME[name]
-    module = importlib.import_module(f"{__name__}.{home}")
-    # All names of that module at once: `check` is also the name of its module, and the import
-    # above has just bound the module here.
-    globals().update({known: getattr(module, known) for known in _NAMES[home]})
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    globals()[name] = getattr(module, name)
     return globals()[name]
 
 
