@@ -217,6 +217,42 @@ def test_everyone_is_silent(clock):
     assert collectors.ordered() == 0
 
 
+@pytest.mark.fault(42, "a single process that does not answer is replaced once, then the run ends")
+def test_a_single_process_is_silent(clock):
+    ray, collectors = make_collectors(1)
+    [slot] = collectors.slots
+    reference, delivery = ordered(collectors, slot)
+    ray.results[reference] = delivery
+    assert len(collectors.deliveries()) == 1
+    ordered(collectors, slot)
+    clock.now += PATIENCE + 1
+    assert collectors.deliveries() == [] and slot.attempt == 1
+    ordered(collectors, slot)
+    clock.now += supervising.SECONDS_TO_START + 1
+    with pytest.raises(ClusterError, match=r"has answered for 121 s \(1 were asked for, 1 were"):
+        collectors.deliveries()
+
+
+@pytest.mark.parametrize("answered_before", [False, True])
+def test_a_constructor_that_fails(answered_before):
+    """The first processes cannot start: give up at once. A later one: count a failure."""
+    ray, collectors = make_collectors()
+    slot = collectors.slots[0]
+    if answered_before:
+        reference, delivery = ordered(collectors, slot)
+        ray.results[reference] = delivery
+        assert len(collectors.deliveries()) == 1
+    reference, _ = ordered(collectors, slot)
+    error = ray.exceptions.RayActorError("ValueError: no such file")
+    error.actor_init_failed = True
+    ray.results[reference] = error
+    if answered_before:
+        assert collectors.deliveries() == [] and slot.attempt == 1 and slot.failures == 1
+    else:
+        with pytest.raises(ClusterError, match="cannot start: ValueError: no such file"):
+            collectors.deliveries()
+
+
 def test_a_process_that_has_not_started_yet_has_more_time(clock):
     _, collectors = make_collectors()
     for slot in collectors.slots:

@@ -5,8 +5,8 @@ Collectors, gradient workers, replay shards and population runners are all proce
 its slot. An answer belongs to the reference of its call, and replacing a process forgets its calls.
 So a late answer is never read, and nothing counts twice.
 
-The supervisor gives up with a `ClusterError` if one slot fails too often in a row, or if all slots
-are silent at the same time.
+The supervisor gives up with a `ClusterError` if one slot fails too often in a row, if all slots are
+silent at the same time (a single one: twice in a row), or if the first processes cannot start.
 """
 
 import contextlib
@@ -78,6 +78,7 @@ class Supervisor:
         self._actor_class = ray.remote(num_cpus=cluster.cpus_each, max_restarts=0)(actor_class)
         self._recipe, self._on_replace = send_recipe(ray, role, recipe), on_replace
         self.replaced = self.lost = 0
+        self._ever_started = False  # any process
         self.given_up: ClusterError | None = None
         self.slots = [Slot(index, attempt) for index, attempt in enumerate(attempts)]
         for slot in self.slots:
@@ -154,6 +155,7 @@ class Supervisor:
             self.replace(slot, f"died ({type(error).__name__})")
             return []
         slot.failures, slot.started, slot.since = 0, True, time.monotonic()
+        self._ever_started = True
         return [Answer(slot, slot.calls.pop(reference), value)]
 
     def _lose(self, slot: Slot, reference: Any, error: Exception) -> list[Answer]:
@@ -184,7 +186,8 @@ class Supervisor:
 
     def _replace_silent(self, late: list[Slot]) -> None:
         silent = [slot for slot in late if slot.silent_for > self._limit(slot)]
-        if len(silent) == len(self.slots):
+        repeated = len(silent) > 1 or any(slot.failures for slot in silent)
+        if len(silent) == len(self.slots) and repeated:
             seconds, have = min(slot.silent_for for slot in silent), cores(self.ray)
             self._give_up(
                 f"no {self._role} has answered for {seconds:.0f} s ({len(silent)} were asked for, "
@@ -208,8 +211,9 @@ class Supervisor:
             )
 
     def _refuse_if_it_cannot_start(self, error: Exception) -> None:
-        """Give up if the constructor raised an error: that of the next process would, too."""
-        if getattr(error, "actor_init_failed", False):
+        """Give up if the constructor raised an error and none ever succeeded: the next one would
+        fail, too."""
+        if getattr(error, "actor_init_failed", False) and not self._ever_started:
             named = [line for line in str(error).splitlines() if "Error: " in line]
             self._give_up(f"a {self._role} cannot start: {(named or [str(error)])[-1].strip()}")
 
