@@ -351,7 +351,7 @@ def test_epsilon_moves_by_itself_by_schedule_and_by_hand():
     config = DDQNConfig(**SMALL, start_steps=10, min_buffer_size=20, epsilon_decay_steps=100)
 
     def epsilon(agent):
-        return float(agent._policy().epsilon[0])
+        return float(agent.trainer.policy().epsilon[0])
 
     agent = agent_class("ddqn")("jax:CartPole-v1", config)
     agent.train(51, progress=False)

@@ -19,7 +19,6 @@ KNOWN_LINES = """
 src/understudy/cli/__init__.py _run_exitfuncs
 src/understudy/envs/brax.py _envs
 src/understudy/envs/make.py _max_episode_steps
-tests/algorithms/test_ddqn.py _policy
 tests/distributed/test_nodes.py _private
 tests/envs/test_native.py _elapsed_steps
 tests/training/test_hyper_schedules.py _cache_size
