@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from understudy.envs.spaces import spec_of
 from understudy.errors import EnvironmentError
-from understudy.observation_packing import Packer, castable, flat
+from understudy.observation_packing import Packer, can_cast, flat
 from understudy.types import ArraySpec, Part
 
 PICTURE = spaces.Box(0, 255, (3, 2), np.uint8)
@@ -206,4 +206,4 @@ def test_no_jax_is_imported():
     ],
 )
 def test_what_may_be_cast(given, wanted, may):
-    assert castable(np.dtype(given), np.dtype(wanted)) is may
+    assert can_cast(np.dtype(given), np.dtype(wanted)) is may

@@ -117,7 +117,7 @@ class Packer:
                 f"expected the {slot.label} to have shape {lead + slot.shape}, got {value.shape}"
             )
         wanted = np.dtype(np.int64) if slot.choices else slot.dtype
-        if value.dtype != wanted and not castable(value.dtype, wanted):
+        if value.dtype != wanted and not can_cast(value.dtype, wanted):
             raise EnvironmentError(
                 f"expected the {slot.label} to have dtype {wanted}, got {value.dtype}"
             )
@@ -140,7 +140,7 @@ class Packer:
         return f'the observation has no entry "{slot.name}"; expected: {names}'
 
 
-def castable(given: np.dtype, wanted: np.dtype) -> bool:
+def can_cast(given: np.dtype, wanted: np.dtype) -> bool:
     """Whether values survive: float64 may become float32; 0.5 may not become a byte, nor 300."""
     fits = wanted.kind == "f" or given.itemsize <= wanted.itemsize
     return fits and np.can_cast(given, wanted, casting="same_kind")

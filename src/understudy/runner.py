@@ -68,7 +68,7 @@ def load(path: str | Path) -> "Player":
             for result in (description.action, description.sample):
                 check_graph(description, needed(description, result), _FUNCTIONS, set(DRAWS))
             player = Player(description)
-            player.rehearse()
+            player.check_actions()
     except Exception as error:  # a graph from a file may fail in any way
         raise CheckpointError(f"{path} does not fit together: {error}") from error
     return player
@@ -115,7 +115,7 @@ class Player:
         action, memory = self._play(x, self._checked_memory(memory, rows), deterministic, rng)
         return (action, memory) if self.memory_size else action
 
-    def rehearse(self) -> None:
+    def check_actions(self) -> None:
         """Act once in every way, so that errors appear when a policy is loaded."""
         for rows in ((), (2,)):
             for deterministic in (True, False):

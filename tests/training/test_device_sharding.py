@@ -68,7 +68,7 @@ def test_two_processes_learn_what_one_does(tmp_path):
     [
         ("127.0.0.1:1", 2, "2 hosts have indices 0 to 1, got 2"),
         ("somewhere", 0, "is a host:port, got 'somewhere'"),
-        ("127.0.0.1:1", 1, "nobody answers at 127.0.0.1:1: start host 0 there first"),
+        ("127.0.0.1:1", 1, "no process answers at 127.0.0.1:1: start host 0 there first"),
         ("127.0.0.1:1", 0, "host 0 cannot join 127.0.0.1:1: .* before any JAX calls"),
     ],
 )

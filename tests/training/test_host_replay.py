@@ -211,22 +211,22 @@ def test_many_updates_go_to_the_device_in_parts(make_trainer, monkeypatch):
     assert_alike(whole, parts)
 
 
-def with_room(monkeypatch, **gigabytes):
-    monkeypatch.setattr(keeping, "room", lambda name: int(gigabytes[name] * 2**30))
+def with_free_memory(monkeypatch, **gigabytes):
+    monkeypatch.setattr(keeping, "free_bytes", lambda name: int(gigabytes[name] * 2**30))
 
 
 @pytest.mark.parametrize(
-    ("room", "place"),
+    ("free_bytes", "place"),
     [
         (dict(device=9.0, host=0.1, disk=0.1), "device"),
         (dict(device=8.0, host=17.0, disk=0.1), "host"),
         (dict(device=8.0, host=16.0, disk=17.0), "disk"),
     ],
 )
-def test_the_first_place_with_room_is_taken_and_said(monkeypatch, caplog, room, place):
+def test_the_first_place_that_is_large_enough_is_taken(monkeypatch, caplog, free_bytes, place):
     algorithm = find("ddqn")(us.DDQNConfig(buffer_size=140_000_000))
     setup = keeping.TrainingSetup(algorithm, resolve(Screen).spec, 0, 1, 1)
-    with_room(monkeypatch, **room)
+    with_free_memory(monkeypatch, **free_bytes)
     with caplog.at_level("INFO", "understudy.training"):
         assert keeping.choose(setup).name == place
     [record] = caplog.records
@@ -241,8 +241,8 @@ def test_of_a_small_one_nothing_is_said(make_trainer, caplog):
 
 
 @pytest.mark.fault(19, "replay that fits nowhere is refused, with the space of each place")
-def test_where_there_is_no_room(make_trainer, monkeypatch):
-    with_room(monkeypatch, device=0.5, host=0.3, disk=2.0)
+def test_where_nothing_is_free(make_trainer, monkeypatch):
+    with_free_memory(monkeypatch, device=0.5, host=0.3, disk=2.0)
     large, own = dict(buffer_size=20_000_000), "0.9 GiB {} (where {} GiB are free for it)"
     on_disk = f"on disk in {keeping.directory()}"
     each = [
@@ -272,7 +272,7 @@ def test_a_run_goes_on_where_its_replay_was(make_trainer, monkeypatch):
     """Also if another place would be chosen by now."""
     make = partial(make_trainer, "ddqn", "CartPole-v1")
     there = make()
-    with_room(monkeypatch, device=0.0, host=1.0, disk=1.0)
+    with_free_memory(monkeypatch, device=0.0, host=1.0, disk=1.0)
     here = make()
     assert isinstance(here.buffer, HostReplayBuffer)
     here.advance(50)

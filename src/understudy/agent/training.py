@@ -62,7 +62,7 @@ class TrainableAgent(Trainable):
 
     def advance(self, iterations: int) -> None:
         self.trainer.advance(iterations)
-        self.trainer.settle()
+        self.trainer.block_until_ready()
 
     def interrupt(self) -> None:
         self.trainer.interrupted = True

@@ -29,7 +29,7 @@ from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.compilation import set_up_compilation
 from understudy.training.gradient_sharding import ReplaySharding
-from understudy.training.replay_placement import init_program, room
+from understudy.training.replay_placement import free_bytes, init_program
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import step_dtype, to_chunk, unpack_rows
@@ -63,7 +63,7 @@ class ShardProcess:
         setup, cluster = read_recipe(recipe)
         set_up_compilation()
         self._buffer, num_seeds = shard_buffer(setup, cluster, index), setup.num_seeds
-        needed, has = num_seeds * self._buffer.nbytes, room("device")
+        needed, has = num_seeds * self._buffer.nbytes, free_bytes("device")
         if needed > has:
             raise ConfigError(
                 f"its part of replay needs {needed / 2**30:,.1f} GiB, there are "

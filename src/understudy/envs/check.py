@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import entries, spec_of, to_real
-from understudy.observation_packing import Packer, castable, flat
+from understudy.observation_packing import Packer, can_cast, flat
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
 _STEPS = 200
@@ -204,7 +204,7 @@ def _observation_problems(env: gymnasium.Env, records: list[_Record]) -> Iterato
             yield Finding("problem", f"{what} of shape {found}, not {space.shape}")
             continue
         for dtype in sorted({one.dtype for one in seen} - {space.dtype}, key=str):
-            kind = "note" if castable(dtype, space.dtype) else "problem"
+            kind = "note" if can_cast(dtype, space.dtype) else "problem"
             yield Finding(kind, f"{what} have dtype {dtype}, the space says {space.dtype}")
         stacked = np.stack(seen)
         if stacked.dtype.kind == "f" and not np.isfinite(stacked).all():

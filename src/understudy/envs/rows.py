@@ -27,7 +27,7 @@ from understudy.envs.fault_guard import (
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
-from understudy.observation_packing import Packer, castable
+from understudy.observation_packing import Packer, can_cast
 
 # What an environment's own code may raise without ending the run.
 FAILURES = (Exception, SystemExit)
@@ -79,7 +79,7 @@ class EnvRows:
         self._begun = [0] * count  # the clock when each open episode began
         self._actions: Any = ()  # the latest, by index
         self._given: list[Any] = [None] * count  # the latest observations, as they came
-        self._accepted: np.dtype | None = None  # the dtype that was last found castable
+        self._accepted: np.dtype | None = None  # the dtype that was last accepted
         self._has_abnormal_entry = False
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
         self.environments: list[gymnasium.Env] = []
@@ -283,7 +283,7 @@ class EnvRows:
             problem = f"expected an observation of shape {self._shape}, got {observation.shape}"
             raise self._error(index, problem)
         if observation.dtype is not self._accepted:
-            if not castable(observation.dtype, self._dtype):
+            if not can_cast(observation.dtype, self._dtype):
                 problem = f"expected an observation of dtype {self._dtype}, got {observation.dtype}"
                 raise self._error(index, problem)
             self._accepted = observation.dtype

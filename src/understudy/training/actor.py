@@ -18,7 +18,7 @@ from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import acting_dtype, as_bytes, extras_of, unpack_rows
 from understudy.types import Key, Tree
 
-MOST_LOOKS = 5_000  # about half a millisecond
+MOST_POLLS = 5_000  # about half a millisecond
 
 
 class Acted(NamedTuple):
@@ -64,12 +64,12 @@ class Actor:
         )
         self.acted = Acted(action, extras, before)
 
-    def take(self, look: bool) -> Acted:
-        """Wait for the computed actions. With `look`, poll before sleeping: waking up takes longer
+    def take(self, poll: bool) -> Acted:
+        """Wait for the computed actions. With `poll`, poll before sleeping: waking up takes longer
         than acting with a small network. Only where nothing else could use the core."""
         acted, self.acted = self.acted, None
         assert acted is not None, "act comes before step"
-        for _ in range(MOST_LOOKS if look else 0):
+        for _ in range(MOST_POLLS if poll else 0):
             if acted.action.is_ready():
                 break
         return acted

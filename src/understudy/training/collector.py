@@ -65,7 +65,7 @@ class Collector:
     def begin(self) -> None:
         """Start the first episodes, unless they have begun."""
         if self.seen is None:
-            self.see(self.envs.reset(), True)
+            self.set_observation(self.envs.reset(), True)
 
     def use_policy(self, policy: Tree) -> None:
         """Act with this policy from now on."""
@@ -82,12 +82,12 @@ class Collector:
         """Whether the next actions are computed already."""
         return self.actors[0].acted is not None
 
-    def step(self, look: bool = False, act_next: bool = False, random: bool = False) -> None:
+    def step(self, poll: bool = False, act_next: bool = False, random: bool = False) -> None:
         """Step with the computed actions, and record the steps. With `act_next`, also start to
-        compute the actions after them, part by part. For `look` see `Actor`."""
+        compute the actions after them, part by part. For `poll` see `Actor`."""
         acted, actions, steps = [], [], []
         for place, actor in enumerate(self.actors):
-            acted.append(actor.take(look))
+            acted.append(actor.take(poll))
             action = np.asarray(acted[-1].action)
             actions.append(action.reshape(-1, *action.shape[2:]))
             self.envs.send(actions[-1], place)
@@ -95,7 +95,7 @@ class Collector:
         for place, (actor, part) in enumerate(zip(self.actors, self.parts, strict=True)):
             step = self.envs.receive(place)
             steps.append(step)
-            self._see_part(self.seen[part], step.observation, step.last | ~step.valid)
+            self._write_observation(self.seen[part], step.observation, step.last | ~step.valid)
             if act_next:
                 actor.act(self.seen[part], random)
         step, action = _whole(steps), _joined(actions)
@@ -137,12 +137,12 @@ class Collector:
             rows[EXTRA + name] = _joined([np.asarray(one.extras[name]) for one in acted]).ravel()
         return rows.reshape(self.axes)
 
-    def see(self, observation: np.ndarray, first: Any) -> None:
+    def set_observation(self, observation: np.ndarray, first: Any) -> None:
         """Act on these observations [K·N, ...] next; `first` marks episodes that begin."""
         self.seen = np.empty(self.axes, self.acting_dtype)
-        self._see_part(self.seen, observation, first)
+        self._write_observation(self.seen, observation, first)
 
-    def _see_part(self, part: np.ndarray, observation: np.ndarray, first: Any) -> None:
+    def _write_observation(self, part: np.ndarray, observation: np.ndarray, first: Any) -> None:
         rows = part.reshape(-1)
         rows["observation"], rows["first"] = observation, first
 
@@ -191,7 +191,7 @@ class Collector:
         observation, lost = self.open_actions.load_state_dict(
             self.envs, select_prefix(arrays, "environments"), before["observation"], action
         )
-        self.see(observation, before["first"] | lost)
+        self.set_observation(observation, before["first"] | lost)
         if lost.any():
             self.tally.reset(lost)
             if self.record:  # the latest step was its episode's last one

@@ -56,7 +56,7 @@ def _wait_for_coordinator(coordinator: str) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"nobody answers at {coordinator}: start host 0 there first ({error})"
+                    f"no process answers at {coordinator}: start host 0 there first ({error})"
                 ) from error
             time.sleep(0.2)
 

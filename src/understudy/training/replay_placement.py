@@ -32,7 +32,7 @@ _log = logging.getLogger("understudy.training.replay")
 class Place(NamedTuple):
     name: str  # device, host or disk
     needed: int  # bytes
-    room: int  # bytes that replay may take
+    free_bytes: int  # bytes that replay may take
     words: str
 
     def __str__(self) -> str:
@@ -53,12 +53,14 @@ def choose(setup: TrainingSetup, possible: tuple[str, ...] = EVERYWHERE) -> Plac
     if replay and needs.priority_exponent is not None:
         possible = ("device",)
     names = possible if asked == "auto" else (asked,)
-    places = [_look_at(name, setup, SHARE[name] if len(names) > 1 else 1) for name in names]
+    places = [_measure(name, setup, SHARE[name] if len(names) > 1 else 1) for name in names]
     for place in places:
-        if place.needed <= place.room:
+        if place.needed <= place.free_bytes:
             _announce(place, setup, asked)
             return place
-    has = " or ".join(f"{place} (where {_gib(place.room)} are free for it)" for place in places)
+    has = " or ".join(
+        f"{place} (where {_gib(place.free_bytes)} are free for it)" for place in places
+    )
     raise ConfigError(
         f"{'replay' if replay else 'a rollout'} needs {has}: lower "
         f"{'buffer_size' if replay else 'horizon'} (or the number of seeds)"
@@ -95,7 +97,7 @@ def directory() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def room(name: str) -> int:
+def free_bytes(name: str) -> int:
     """Free bytes of a place."""
     if name == "device":
         statistics = _device().memory_stats() or {}
@@ -104,7 +106,7 @@ def room(name: str) -> int:
     return _free_memory() if name == "host" else shutil.disk_usage(directory()).free
 
 
-def _look_at(name: str, setup: TrainingSetup, share: float | int) -> Place:
+def _measure(name: str, setup: TrainingSetup, share: float | int) -> Place:
     buffer, needs = setup.buffer, setup.algorithm.needs
     if name != "device" and isinstance(needs, ReplayNeeds):
         buffer = make_frame_replay(needs, setup.spec, setup.num_envs)
@@ -114,7 +116,7 @@ def _look_at(name: str, setup: TrainingSetup, share: float | int) -> Place:
         on_device = "in device memory"
         num_seeds = -(-num_seeds // setup.devices) if name == "device" else num_seeds
     words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
-    return Place(name, each * num_seeds, int(share * room(name)), words[name])
+    return Place(name, each * num_seeds, int(share * free_bytes(name)), words[name])
 
 
 def _announce(place: Place, setup: TrainingSetup, asked: str) -> None:

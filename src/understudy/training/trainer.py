@@ -191,7 +191,7 @@ class Trainer(abc.ABC):
     @abc.abstractmethod
     def _load_acting(self, acting: StateDict) -> None: ...
 
-    def settle(self) -> None:
+    def block_until_ready(self) -> None:
         """Wait until the device has done what it was given."""
         jax.block_until_ready(self.learner)
 
