@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from functools import partial
 from multiprocessing.shared_memory import SharedMemory
@@ -201,3 +202,16 @@ def test_nothing_outlives_the_program_however_it_ends(tmp_path, ending):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "leaked" not in done.stderr or "kill" in ending
+
+
+class Unsendable(Scripted):
+    """Its observation space cannot be pickled."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.observation_space.lock = threading.Lock()
+
+
+def test_a_space_that_cannot_be_sent_is_an_error_with_its_reason():
+    with pytest.raises(EnvironmentError, match="cannot pickle"):
+        ProcessEnvs([Unsendable], EpisodeSeeds(0), num_workers=1)

@@ -4,13 +4,15 @@ Everything happens alike in this process and in workers."""
 
 import logging
 import multiprocessing
+import pickle
 
 import numpy as np
 import pytest
 
+import understudy as us
 from tests.faults.fault_env import LENGTH, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs
-from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, FaultCounter
+from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, FaultCounter, find_abnormal
 from understudy.types import ConfigError, EnvironmentError
 
 ROWS, STEPS = 3, 12
@@ -236,6 +238,39 @@ def test_an_observation_of_another_kind_is_an_error(make, kind, what, problem):
     problem = f"environment 1: expected an observation of {problem}"
     with pytest.raises(EnvironmentError, match=problem):
         play(make(kind, at(1, 0, 3, what)))
+
+
+def test_the_error_of_an_environment_can_be_sent_to_another_process(make):
+    with pytest.raises(EnvironmentError) as caught:
+        play(make("serial", at(1, 0, 3, "shape")))
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert type(sent) is EnvironmentError and str(sent) == str(caught.value)
+
+
+@pytest.mark.agents
+def test_the_error_of_an_environment_names_the_last_checkpoint(tmp_path):
+    class Broken(FaultEnv):
+        def __init__(self):
+            super().__init__(0, {}, [])
+            self.steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            observation, *rest = super().step(action)
+            return (observation[:3] if self.steps == 45 else observation), *rest
+
+    config = us.DDPGConfig(hidden_sizes=(8,), batch_size=4, start_steps=8, min_buffer_size=8)
+    run = us.RunConfig(log_every=20, evaluate_every=0, checkpoint_every=20)
+    agent = us.DDPG(Broken, config)
+    with pytest.raises(EnvironmentError, match=r"shape .*last good checkpoint is .*000040"):
+        agent.train(100, run=run, run_dir=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_abnormal_numbers_of_every_precision_are_found(dtype):
+    assert find_abnormal(np.array([1.0, -2.0], dtype)) is None
+    found = find_abnormal(np.array([1.0, np.inf], dtype))
+    assert found is not None and not found.finite and found.index == (1,)
 
 
 @pytest.mark.fault(9, "an error before the environment is stepped")

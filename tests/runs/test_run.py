@@ -46,7 +46,7 @@ class Counting(Trainer):
     def diverged(self):
         return np.zeros(self.setup.num_seeds, bool)
 
-    def settle(self):
+    def block_until_ready(self):
         pass
 
     def close(self):

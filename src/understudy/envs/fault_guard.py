@@ -79,6 +79,8 @@ class Abnormal(NamedTuple):
 
 def find_abnormal(values: np.ndarray) -> Abnormal | None:
     """Return the numbers of `values` that must be clipped or refused; None if all are in order."""
+    if values.dtype == np.float16:  # LIMIT is beyond its range
+        values = values.astype(np.float32)
     if values.dtype.kind != "f" or (np.abs(values) <= LIMIT).all():
         return None
     wrong = ~np.isfinite(values)

@@ -45,6 +45,10 @@ class RowError(EnvironmentError):
         self.row, self.problem = row, problem
         self.trace = trace  # of the environment's own error, as text: that keeps no frames alive
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Arrive in another process as a plain EnvironmentError with the same message."""
+        return EnvironmentError, self.args
+
 
 @final
 class EnvRows:

@@ -13,6 +13,7 @@ import signal
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -69,8 +70,9 @@ def main(
 
 
 def _answer(pipe: Connection, kind: bytes, content: Any) -> None:
+    data = ForkingPickler.dumps(content)  # before anything is sent: it may raise
     os.write(pipe.fileno(), kind)
-    pipe.send(content)
+    pipe.send_bytes(data)
 
 
 def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype) -> None:

@@ -87,7 +87,8 @@ class Run:
         begun = self._ticked = self._clock = time.perf_counter()
         with Interruption(self._interrupt) as self._interruption:
             with self._explaining_errors():
-                while self._report() and trainable.count < self.stop and not self._interrupted:
+                # After an interruption only the checkpoint is written: a resumed run logs the rest.
+                while not self._interrupted and self._report() and trainable.count < self.stop:
                     self._advance()
             self._save()
             self._interruption.raise_signal()
@@ -175,7 +176,8 @@ class Run:
             newest = self._directory and self._directory.newest()
             if newest is None:
                 raise
-            raise type(error)(f"{error}; the last good checkpoint is {newest}") from error
+            error.args = (f"{error}; the last good checkpoint is {newest}",)
+            raise
 
     @contextlib.contextmanager
     def _explaining_memory(self) -> Iterator[None]:
