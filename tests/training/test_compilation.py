@@ -1,14 +1,14 @@
 """The compilation cache of a user, and the warning about repeated compilation."""
 
 import logging
-from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
 import understudy as us
-from understudy.training import compilation, program_cache
+from understudy.envs.native.cartpole import CartPole
+from understudy.training import compilation
 from understudy.training.program_cache import forget_programs
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -71,16 +71,21 @@ def compiled(caplog):
     caplog.set_level(logging.WARNING, "understudy.compilation")
     forget_programs()
     counter = compilation.CompilationCounter()
-    return lambda seconds, name="learn": counter(COMPILED, seconds, fun_name=f"jit({name})")
+
+    def count(seconds, name="understudy_learn"):
+        counter(COMPILED, seconds, fun_name=f"jit({name})")
+
+    return count
 
 
 def test_often_and_long_is_one_warning(compiled, caplog):
     for _ in range(25):
         compiled(2.0)
-        compiled(0.1, "quick")
+        compiled(0.1, "understudy_quick")
+        compiled(9.0, "a_users_own")
     (message,) = caplog.messages
     assert message.startswith("the program 'learn' has been compiled 10 times in this process, ")
-    assert "in 20 s: " in message
+    assert "in 20 s. " in message
 
 
 def test_a_few_long_ones_are_no_warning(compiled, caplog):
@@ -90,7 +95,7 @@ def test_a_few_long_ones_are_no_warning(compiled, caplog):
 
 
 @pytest.mark.agents
-def test_a_cause_is_named(compiled, caplog, monkeypatch):
+def test_the_causes_are_named(compiled, caplog, monkeypatch):
     monkeypatch.setattr(compilation, "MOST_SECONDS", 0.0)
     monkeypatch.setattr(compilation, "MOST_COMPILATIONS", 8)
     counter = compilation.CompilationCounter()
@@ -100,20 +105,19 @@ def test_a_cause_is_named(compiled, caplog, monkeypatch):
         agent.act(np.zeros((rows, 3), np.float32))
     jax.monitoring.unregister_event_duration_listener(counter)
     messages = [text for text in caplog.messages if "'act'" in text]
-    assert messages and "call agent.act with batches of one size" in messages[0]
+    assert messages and "other numbers of rows in agent.act" in messages[0]
 
 
-@pytest.mark.parametrize(
-    ("shareable", "cause"),
-    [(True, "every agent has other settings"), (False, "of your own are compiled for every agent")],
-)
-def test_programs_that_agents_do_not_share(compiled, caplog, shareable, cause):
-    class Settings(NamedTuple):
-        size: int
-        shareable: bool
+@pytest.mark.agents
+def test_a_native_environment_of_the_user_is_compiled_once_for_an_agent(caplog, monkeypatch):
+    class Own(CartPole):
+        shareable = False
 
-    make = program_cache.shared(lambda settings: settings)
-    for size in range(10):
-        make(Settings(size, shareable))
-        compiled(1.0)
-    assert cause in caplog.text
+    names = []
+    listener = lambda event, seconds, **about: names.append(about.get("fun_name"))  # noqa: E731
+    agent = us.A2C(Own())
+    agent.evaluate(2)
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    agent.evaluate(2)
+    jax.monitoring.unregister_event_duration_listener(listener)
+    assert not [name for name in names if name and "run_episodes" in name]

@@ -68,7 +68,9 @@ class Inference:
 
 @shared
 def _act_program(algorithm: Algorithm) -> Any:
-    def act(policies: Any, seed_index: Any, rows: Any, before: Any, key: Any, explore: bool) -> Any:
+    def understudy_act(
+        policies: Any, seed_index: Any, rows: Any, before: Any, key: Any, explore: bool
+    ) -> Any:
         policy = jax.tree.map(lambda x: x[seed_index], policies)
         memory = algorithm.memory(policy, len(rows))
         # Without a memory, correlated noise starts anew; with one, an episode may be in progress.
@@ -78,4 +80,4 @@ def _act_program(algorithm: Algorithm) -> Any:
         action, memory, _ = algorithm.act(policy, memory, rows, first, key, explore)
         return action, memory.recurrent_state if isinstance(memory, Memory) else None
 
-    return jax.jit(act, static_argnums=5)
+    return jax.jit(understudy_act, static_argnums=5)

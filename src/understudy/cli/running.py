@@ -185,6 +185,7 @@ def _around(run_dir: Path, whole: str) -> Iterator[None]:
     nothing of a run that never began. `whole` is the run in words, "5,000 steps"."""
     log, lines, undo = logging.getLogger(REPLAY_LOG), _Lines(), partial(_clear, run_dir)
     log.addHandler(lines)
+    level = log.level
     log.setLevel(logging.INFO)
     ON_INTERRUPT.append(undo)
     try:
@@ -199,7 +200,7 @@ def _around(run_dir: Path, whole: str) -> Iterator[None]:
     finally:
         ON_INTERRUPT.remove(undo)
         log.removeHandler(lines)
-        log.setLevel(logging.NOTSET)
+        log.setLevel(level)
 
 
 def _leave(run_dir: Path, whole: str, code: Any) -> NoReturn:

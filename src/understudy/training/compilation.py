@@ -5,6 +5,7 @@ Both are set up when an agent is made, never by an import.
 
 import logging
 import os
+import threading
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import final
 
 import jax
 
-from understudy.training.program_cache import likely_cause
+from understudy.training.seed_axis import PROGRAM_PREFIX
 
 CACHE_VARIABLE = "UNDERSTUDY_COMPILATION_CACHE"  # a directory, or "off"
 MOST_COMPILATIONS = 10  # of one program; with more of them, and of the seconds below, it warns
@@ -53,23 +54,31 @@ def _cache_directory() -> str | None:
 
 @final
 class CompilationCounter:
-    """Counts compilations by the name of the program. Warns once of a program that has been
-    compiled often and for a long time. A listener of `jax.monitoring`."""
+    """Counts compilations of this library's programs by name, also those that the cache on disk
+    answers. Warns once of a program that is compiled often and for a long time. A listener of
+    `jax.monitoring`."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._lock = threading.Lock()  # programs are compiled in several threads
 
     def __call__(self, event: str, duration_secs: float, **about: str | int) -> None:
-        if event != _COMPILED:
-            return
         name = str(about.get("fun_name")).removeprefix("jit(").removesuffix(")")
-        durations = self._seconds[name]
-        warned = _is_excessive(durations)
-        durations.append(duration_secs)
-        if _is_excessive(durations) and not warned:
+        if event != _COMPILED or not name.startswith(PROGRAM_PREFIX):
+            return
+        with self._lock:
+            durations = self._seconds[name]
+            warned = _is_excessive(durations)
+            durations.append(duration_secs)
+            due = _is_excessive(durations) and not warned
+        if due:
             _log.warning(
-                "the program '%s' has been compiled %d times in this process, in %.0f s: %s",
-                name, len(durations), sum(durations), likely_cause(len(durations)),
+                "the program '%s' has been compiled %d times in this process, in %.0f s. A program "
+                "is compiled again for agents with other settings (agent.set and "
+                "understudy.sweep.sweep change settings without compiling), for agents with "
+                "networks, loss add-ons or native environments of your own, and for other numbers "
+                "of rows in agent.act and of episodes in agent.evaluate",
+                name.removeprefix(PROGRAM_PREFIX), len(durations), sum(durations),
             )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The episode runner of native environments: an episode of every row in one program."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import jax
@@ -51,7 +52,11 @@ class NativeEpisodeRunner(EpisodeRunner):
     ) -> EpisodeResults:
         """Run the plan's own episodes. Programs that need others, or their steps, call `play`."""
         assert not (episode or fresh or on_chunk)
-        return _run_program(self._plan.unseeded, self._env)(policies, self._plan.keys())
+        return self._run_program(policies, self._plan.keys())
+
+    @cached_property
+    def _run_program(self) -> Callable[[Any, Key], EpisodeResults]:
+        return _make_run_program(self._plan.unseeded, self._env)
 
     def play(self, policies: Any, keys: Key, experience: Any = None) -> tuple[EpisodeResults, Any]:
         """Run the episodes that `keys` [policies] begin, and add their steps to the buffer's state.
@@ -130,9 +135,13 @@ class NativeEpisodeRunner(EpisodeRunner):
 
 
 @shared
-def _run_program(plan: EpisodePlan, env: NativeEnv) -> Callable[[Any, Key], EpisodeResults]:
+def _make_run_program(plan: EpisodePlan, env: NativeEnv) -> Callable[[Any, Key], EpisodeResults]:
     runner = NativeEpisodeRunner(plan, env)
-    return jax.jit(lambda policies, keys: runner.play(policies, keys)[0])
+
+    def understudy_run_episodes(policies: Any, keys: Key) -> EpisodeResults:
+        return runner.play(policies, keys)[0]
+
+    return jax.jit(understudy_run_episodes)
 
 
 def _is_finite(step: Step) -> Bool[Array, " rows"]:

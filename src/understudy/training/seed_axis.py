@@ -10,12 +10,14 @@ import jax
 
 from understudy.types import Key, Tree
 
+PROGRAM_PREFIX = "understudy_"  # of the names of this library's programs
+
 
 def over_seeds(function: Callable[..., Any], num_seeds: int, shared: tuple[int, ...] = ()):
     """Lift a one-seed function over the seed axis of all its arguments but the `shared`
     ones (by position), which stay unbatched, so that conditionals on them stay conditionals.
 
-    For one seed the axis is removed and added again, which costs nothing; a batched product would.
+    For one seed the axis is removed and added again: unbatched products are faster.
     """
 
     def lifted(*arguments: Tree) -> Tree:
@@ -29,7 +31,7 @@ def over_seeds(function: Callable[..., Any], num_seeds: int, shared: tuple[int, 
         return jax.tree.map(lambda x: x[None], function(*single))
 
     # The name of the program in messages and profiles; a `partial` has none of its own.
-    lifted.__name__ = getattr(getattr(function, "func", function), "__name__", "lifted")
+    lifted.__name__ = PROGRAM_PREFIX + getattr(getattr(function, "func", function), "__name__", "")
     return lifted
 
 

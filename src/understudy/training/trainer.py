@@ -100,9 +100,10 @@ class Trainer(abc.ABC):
     def schedule(self, schedules: Mapping[str, Schedule]) -> None:
         """Let hyper-parameters follow these from now on (and the config's own, where these name
         no other). Curves without a length of their own span the run's horizon."""
-        config, self.hyper_schedules = self.setup.algorithm.config, None
+        config = self.setup.algorithm.config
         wanted = {**config.schedules(), **schedules}
         check_names(wanted, self.learner.state.hyper, config)
+        self.hyper_schedules = None
         if wanted:
             length, num_seeds = self.position.horizon, self.setup.num_seeds
             self.hyper_schedules = HyperSchedules(wanted, length, num_seeds, config)
