@@ -17,7 +17,7 @@ from understudy.algorithms.base import Aux
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check_gradient_workers
 from understudy.distributed.replay_shards import ShardWorkers, add_rows, shard_buffer
-from understudy.errors import CheckpointError, ClusterError
+from understudy.errors import CheckpointError, UnderstudyError
 from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
 from understudy.training.transport import Rows
 from understudy.training.update import UpdateInputs, apply_update, sample_inputs
@@ -117,7 +117,7 @@ def test_updates_are_those_of_one_process_that_draws_the_same_rows():
 def test_on_arrival_everyone_draws_for_itself_who_keeps_something():
     cluster = replace(CLUSTER, gradient_mode="async", max_staleness=40)
     workers, learner = ShardWorkers(SETTING, cluster), make_learner(SETTING)
-    with pytest.raises(ClusterError, match="none of 2 gradient workers stores a step"):
+    with pytest.raises(UnderstudyError, match="none of 2 gradient workers stores a step"):
         workers.learn(learner, None, 0, 1)
     workers.add(1, make_chunk(0))
     learner, _ = workers.learn(learner, None, 0, 5)
@@ -233,7 +233,7 @@ def test_lost_objects_are_sent_again(ray, monkeypatch):
         raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
 
     monkeypatch.setattr(ray, "get", lose)
-    with pytest.raises(ClusterError, match=r"worker 0 failed 5 times in a row, .* answer lost"):
+    with pytest.raises(UnderstudyError, match=r"worker 0 failed 5 times in a row, .* answer lost"):
         workers.learn(learner, None, 10, 1)
     workers.close()
 

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.distributed.shared_updates import make_setup
+from understudy.distributed import gradient_workers
 from understudy.distributed import supervisor as supervising
 from understudy.distributed.collectors import Collectors, Delivery
 from understudy.distributed.config import Cluster
-from understudy.errors import ClusterError
+from understudy.distributed.gradient_workers import BatchWorkers
+from understudy.distributed.replay_shards import Request, ShardWorkers
+from understudy.errors import ClusterError, UnderstudyError
+from understudy.training.transport import Rows
 
 PATIENCE = 10.0
 ERRORS = ("RayError", "RayActorError", "RayTaskError", "ObjectLostError", "ObjectStoreFullError",
@@ -23,6 +28,7 @@ class FakeRay:
     def __init__(self):
         self.exceptions = SimpleNamespace(**{name: type(name, (Exception,), {}) for name in ERRORS})
         self.results, self.killed, self.asked = {}, [], 0
+        self.sent = []  # (slot, attempt, method) of every call
 
     def put(self, value):
         return value
@@ -46,12 +52,20 @@ class FakeRay:
         return {"CPU": 2.0}
 
     def _start(self, recipe, index, attempt):
-        call = SimpleNamespace(remote=self._call)
-        return SimpleNamespace(index=index, attempt=attempt, collect=call, state_dict=call)
+        return FakeActor(self, index, attempt)
 
-    def _call(self, *arguments):
-        self.asked += 1
-        return self.asked
+
+class FakeActor:
+    def __init__(self, ray, index, attempt):
+        self.ray, self.index, self.attempt = ray, index, attempt
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *arguments: self._call(method))
+
+    def _call(self, method):
+        self.ray.sent.append((self.index, self.attempt, method))
+        self.ray.asked += 1
+        return self.ray.asked
 
 
 @pytest.fixture
@@ -269,3 +283,72 @@ def test_a_call_of_all_does_not_end_the_time_to_start(clock):
         ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START - 1
     assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0
+
+
+def make_workers(monkeypatch, workers_class, **cluster):
+    ray = FakeRay()
+    monkeypatch.setattr(gradient_workers, "connect", lambda address, cpus: ray)
+    cluster = Cluster(2, gradient_workers=2, patience=PATIENCE, **cluster)
+    return ray, workers_class(make_setup("sac"), cluster)
+
+
+ROWS = Rows(np.zeros(1), np.zeros(1, np.int32))
+
+
+@pytest.mark.fault(42, "a pause between two updates is no silence of the workers that store replay")
+def test_a_chunk_that_was_added_before_a_pause_is_no_silence(clock, monkeypatch):
+    ray, workers = make_workers(monkeypatch, ShardWorkers, replay="sharded")
+    ray.results = {1: {}, 2: {}, 3: None, 5: {}}
+    workers.state_dict()
+    workers.add(0, ROWS)
+    clock.now += PATIENCE + 1
+    waits = []
+
+    def wait(references, num_returns, timeout):
+        """Worker 1 answers first."""
+        waits.append(references)
+        if len(waits) > 2:
+            ray.results |= {number: {} for number in (4, 6, 7)}
+        return FakeRay.wait(ray, references, num_returns, timeout)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    workers.state_dict()
+    assert workers.supervisor.replaced == 0
+    assert not any(slot.calls for slot in workers.supervisor.slots)
+
+
+@pytest.mark.fault(39, "a new worker gets the last chunk before it is asked for gradients")
+def test_a_new_worker_has_something_to_sample_from(monkeypatch):
+    ray, workers = make_workers(monkeypatch, ShardWorkers, replay="sharded", gradient_mode="async")
+    slot = workers.supervisor.slots[0]
+    workers._call(slot, Request("gradients", ({}, None)))
+    workers.add(0, ROWS)
+    workers.supervisor.replace(slot, "died")
+    assert ray.sent[2:] == [(0, 1, "add"), (0, 1, "gradients")]
+
+
+@pytest.mark.fault(40, "gradient workers are given up: no half update is saved, and no second try")
+def test_giving_up_in_mid_update(monkeypatch):
+    ray, workers = make_workers(monkeypatch, BatchWorkers)
+    monkeypatch.setattr(workers, "sample", lambda *inputs: None)
+    monkeypatch.setattr(workers, "_ask", lambda *inputs: (None, [1]))
+    error = ray.exceptions.RayActorError("ValueError: no such module")
+    error.actor_init_failed = True
+    ray.results = {1: error}
+    for _ in range(2):
+        with pytest.raises(UnderstudyError, match="cannot start: ValueError") as caught:
+            workers.learn(None, None, 0, 1)
+        assert not isinstance(caught.value, ClusterError)  # a run is saved after one
+        monkeypatch.setattr(workers.supervisor, "answers", None)
+
+
+def test_a_chunk_that_cannot_be_sent_in_mid_update(monkeypatch):
+    _, workers = make_workers(monkeypatch, ShardWorkers, replay="sharded")
+
+    def refuse(*arguments, **others):
+        raise ClusterError("Ray's object store refused an object")
+
+    monkeypatch.setattr(workers.supervisor, "call", refuse)
+    with pytest.raises(UnderstudyError, match="refused") as caught:
+        workers.add(0, ROWS)
+    assert not isinstance(caught.value, ClusterError)

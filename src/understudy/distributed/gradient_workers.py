@@ -6,8 +6,10 @@ when it arrives, to a state that other gradients have changed meanwhile.
 """
 
 import abc
+import contextlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -25,7 +27,17 @@ from understudy.training.learner import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.update import LearnerState, UpdateInputs, sample_inputs
-from understudy.types import ConfigError
+from understudy.types import ClusterError, ConfigError, UnderstudyError
+
+
+@contextlib.contextmanager
+def in_mid_update() -> Iterator[None]:
+    """Raise no ClusterError, after which a run is saved: steps have been counted whose updates were
+    not done, and priorities may have been donated."""
+    try:
+        yield
+    except ClusterError as error:
+        raise UnderstudyError(str(error)) from error
 
 
 class InFlight(NamedTuple):
@@ -85,11 +97,14 @@ class GradientWorkers(abc.ABC):
     ) -> tuple[LearnerState, Any]:
         """Finish one update by the answers of the workers that took part in it."""
 
+    @in_mid_update()
     def learn(
         self, learner: LearnerState, experience: Any, first_index: int, count: int
     ) -> tuple[LearnerState, Any]:
         """Do `count` updates, [seeds, ...] each. The priorities of the given experience are donated
         to the programs."""
+        if self.supervisor.given_up is not None:
+            raise self.supervisor.given_up
         if first_index != self._next_index:  # the run was restored, or the last call did not end
             self._forget()
             self.in_flight.clear()

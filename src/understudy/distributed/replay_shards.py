@@ -23,7 +23,7 @@ from jaxtyping import Array
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import GradientWorkers, InFlight
+from understudy.distributed.gradient_workers import GradientWorkers, InFlight, in_mid_update
 from understudy.distributed.supervisor import Answer, Slot, read_recipe
 from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import StateDict, add_prefix, select_prefix
@@ -129,12 +129,13 @@ class ShardWorkers(GradientWorkers):
 
     # -- experience ------------------------------------------------------------------------------
 
+    @in_mid_update()
     def add(self, collector: int, rows: Rows) -> None:
         """Send the steps of a collector to the worker that stores them. One chunk may be on its
         way to each worker."""
         slot = self.supervisor.slots[collector % self.num_workers]
-        while (latest := self._latest.get(slot.index)) in slot.calls.values():
-            list(self._answers([latest]))
+        while self._latest.get(slot.index) in slot.calls.values():
+            list(self._answers([]))
         lane = np.full_like(rows.first_lane, collector // self.num_workers * self._lanes)
         self._chunks += 1
         request = Request("add", (rows._replace(first_lane=lane), self._chunks))
@@ -181,16 +182,17 @@ class ShardWorkers(GradientWorkers):
         return [answers[index] for index in range(self.num_workers)]
 
     def _answers(self, requests: list[Any]) -> Iterator[Answer]:
-        """Yield the answers to these requests that have arrived, and repeat lost ones."""
+        """Yield the answers to these requests that have arrived, and repeat lost ones. The answers
+        to `add` are only taken: a worker whose answer is not read would seem to be silent."""
         notes = [
             (call, note) for slot in self.supervisor.slots for call, note in slot.calls.items()
         ]
-        calls = [call for call, note in notes if note in requests]
+        calls = [call for call, note in notes if note in requests or note.method == "add"]
         for answer in self.supervisor.answers(calls):
             if answer.lost:
                 self._published = (None, None)  # the state that was sent may be lost
                 self._ask_again(answer.slot, [answer.note])
-            else:
+            elif answer.note in requests:
                 yield answer
 
     def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
@@ -198,8 +200,8 @@ class ShardWorkers(GradientWorkers):
         if not slot.started:  # a new process
             _log.warning("the experience that gradient worker %d stored is lost", slot.index)
             self._empty.discard(slot.index)
-            if latest is not None and latest not in notes:
-                self._call(slot, latest)
+            if latest is not None:  # first: gradients need something to sample from
+                notes = [latest, *(note for note in notes if note is not latest)]
         for request in notes:
             self._call(slot, request)
 
