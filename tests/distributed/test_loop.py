@@ -19,6 +19,7 @@ from tests.distributed.cluster_cases import (
     sac,
     train,
 )
+from understudy.distributed import loop
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
 
@@ -245,11 +246,12 @@ def test_a_delivery_that_does_not_fit_replay_is_refused():
         train(sac(collector_chunk_steps=20, config=dict(buffer_size=32)), 10)
 
 
-def test_what_does_not_fit_or_travel_is_refused():
+def test_what_does_not_fit_or_travel_is_refused(monkeypatch):
+    monkeypatch.setattr(loop, "BatchWorkers", None)  # nothing is started before
     with pytest.raises(ConfigError, match=r"need 40 cores, the cluster has 4: ask for fewer"):
         train(sac(cpus_each=20.0), 10)
     lock = threading.Lock()
     with pytest.raises(ConfigError, match="cannot be sent to a collector"):
-        train(sac(lambda: lock and gymnasium.make("Pendulum-v1")), 10)
+        train(sac(lambda: lock and gymnasium.make("Pendulum-v1"), gradient_workers=2), 10)
     with pytest.raises(ConfigError, match="native ones are stepped on the device"):
         sac("jax:Pendulum-v1")

@@ -233,7 +233,9 @@ def test_lost_objects_are_sent_again(ray, monkeypatch):
         raise ray.exceptions.ObjectLostError(reference.hex(), "nobody", "")
 
     monkeypatch.setattr(ray, "get", lose)
-    with pytest.raises(UnderstudyError, match=r"worker 0 failed 5 times in a row, .* answer lost"):
+    with pytest.raises(
+        UnderstudyError, match=r"worker [01] failed 5 times in a row, .* answer lost"
+    ):
         workers.learn(learner, None, 10, 1)
     workers.close()
 

@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.distributed.cluster_cases import sac
 from tests.distributed.shared_updates import make_setup
-from understudy.distributed import gradient_workers
+from understudy.distributed import episode_runner, gradient_workers, loop
 from understudy.distributed import supervisor as supervising
 from understudy.distributed.collectors import Collectors, Delivery
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import BatchWorkers
 from understudy.distributed.replay_shards import Request, ShardWorkers
 from understudy.errors import ClusterError, UnderstudyError
+from understudy.training.episode_runner import EpisodeResults
 from understudy.training.transport import Rows
+from understudy.types import EnvironmentError
 
 PATIENCE = 10.0
 ERRORS = ("RayError", "RayActorError", "RayTaskError", "ObjectLostError", "ObjectStoreFullError",
@@ -321,7 +324,7 @@ def test_a_chunk_that_was_added_before_a_pause_is_no_silence(clock, monkeypatch)
 def test_a_new_worker_has_something_to_sample_from(monkeypatch):
     ray, workers = make_workers(monkeypatch, ShardWorkers, replay="sharded", gradient_mode="async")
     slot = workers.supervisor.slots[0]
-    workers._call(slot, Request("gradients", ({}, None)))
+    workers.supervisor.call(slot, "gradients", note=Request("gradients", ({}, None)))
     workers.add(0, ROWS)
     workers.supervisor.replace(slot, "died")
     assert ray.sent[2:] == [(0, 1, "add"), (0, 1, "gradients")]
@@ -330,8 +333,7 @@ def test_a_new_worker_has_something_to_sample_from(monkeypatch):
 @pytest.mark.fault(40, "gradient workers are given up: no half update is saved, and no second try")
 def test_giving_up_in_mid_update(monkeypatch):
     ray, workers = make_workers(monkeypatch, BatchWorkers)
-    monkeypatch.setattr(workers, "sample", lambda *inputs: None)
-    monkeypatch.setattr(workers, "_ask", lambda *inputs: (None, [1]))
+    monkeypatch.setattr(workers, "sample", lambda *inputs: list(workers.supervisor.answers()))
     error = ray.exceptions.RayActorError("ValueError: no such module")
     error.actor_init_failed = True
     ray.results = {1: error}
@@ -352,3 +354,35 @@ def test_a_chunk_that_cannot_be_sent_in_mid_update(monkeypatch):
     with pytest.raises(UnderstudyError, match="refused") as caught:
         workers.add(0, ROWS)
     assert not isinstance(caught.value, ClusterError)
+
+
+def test_portions_of_a_broken_generation_are_not_read(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setattr(episode_runner, "connect", lambda address, cpus: ray)
+    plan = SimpleNamespace(num_policies=1, seeds=SimpleNamespace(first_row=0))
+    plan.share = lambda first_row, count: plan
+    runner = episode_runner.RemoteEpisodeRunner(Cluster(1), plan, None, None)  # type: ignore
+
+    def portion(value):
+        return SimpleNamespace(chunk=None, results=value, faults={})
+
+    results = EpisodeResults(*([np.zeros(1)] * len(EpisodeResults._fields)))
+    broken = ray.exceptions.RayTaskError()
+    broken.cause = EnvironmentError("it broke")
+    ray.results = {1: None, 2: portion(None), 3: broken}
+    with pytest.raises(EnvironmentError, match="it broke"):
+        runner.run(np.zeros((1, 1)))
+    ray.results |= {3: portion(None), 4: portion(results)}
+    assert runner.run(np.zeros((1, 1)), 1) == results
+    assert [method for _, _, method in ray.sent] == ["open", "begin", "go_on", "begin"]
+
+
+@pytest.mark.fault(43, "a collector's stored state is lost on its way: its lane is cut")
+def test_a_state_that_is_lost_on_its_way_cuts_the_lane(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setattr(loop, "join", lambda cluster: ray)
+    trainer = sac().trainer
+    state, lost = {"key": np.zeros(1)}, ray.exceptions.ObjectLostError("gone")
+    ray.results = {1: state, 2: state, 3: True, 4: lost}
+    trainer.restore(trainer.snapshot())
+    assert trainer.collectors.torn == {1}

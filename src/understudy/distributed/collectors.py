@@ -116,10 +116,12 @@ class CollectorProcess:
     def state_dict(self) -> StateDict:
         return self._collector.state_dict()
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Continue from a state; with an empty one the collector starts anew."""
+    def load_state_dict(self, state: StateDict) -> bool:
+        """Continue from a state; with an empty one the collector starts anew. Return True, which a
+        lost answer is not."""
         if state:
             self._collector.load_state_dict(state)
+        return True
 
     def pid(self) -> int:
         return os.getpid()

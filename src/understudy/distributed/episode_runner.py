@@ -199,6 +199,8 @@ class RemoteEpisodeRunner(EpisodeRunner):
                 ray, cluster, "collector", EpisodeProcess, recipe, attempts, self._run_again
             )
         for slot in self._supervisor.slots:
+            # Portions of a generation that was broken off are not read. `open` has no note.
+            slot.calls = {call: note for call, note in slot.calls.items() if note is None}
             self._begin(self._supervisor, slot, opened)
         return self._supervisor
 

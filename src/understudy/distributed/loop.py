@@ -20,7 +20,7 @@ from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import RemoteReplayBuffer
 from understudy.distributed.collectors import Collectors, Delivery, Order, Recipe
 from understudy.distributed.config import Cluster, widened
-from understudy.distributed.connect import connect, cores
+from understudy.distributed.connect import connect, cores, send_recipe
 from understudy.distributed.gradient_workers import (
     BatchWorkers,
     GradientWorkers,
@@ -72,12 +72,14 @@ class ClusterTrainer(Trainer):
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
         self._ray = join(cluster)
+        self._recipe = Recipe(setup, source, guard)
+        if cluster.collectors:
+            send_recipe(self._ray, "collector", self._recipe)  # refused before anything starts
         self.workers: GradientWorkers | None = None
         if sharded:
             self.workers = ShardWorkers(self.buffer_setup, cluster)
         elif cluster.gradient_workers:
             self.workers = BatchWorkers(self.buffer_setup, cluster, self.buffer)
-        self._recipe = Recipe(setup, source, guard)
         # Started by `collectors`, once it is known whether a checkpoint is loaded.
         self._collectors: Collectors | None = None
         self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
@@ -322,7 +324,8 @@ class ClusterTrainer(Trainer):
         lost = [not state for state in states]
         attempts = [int(one["attempt"]) + lost[slot] for slot, one in enumerate(stored)]
         self._collectors = collectors = self._start_collectors(attempts)
-        collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
+        loaded = collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
+        lost = [anew or not answer for anew, answer in zip(lost, loaded, strict=True)]
         collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or lost[slot]}
         number = 0
         while one := select_prefix(acting, f"arrived.{number}"):
