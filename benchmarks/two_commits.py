@@ -49,7 +49,8 @@ def serve(name: str) -> None:
     settings = {name if name in known else RENAMED[name]: x for name, x in settings.items()}
     config = of_kind(**settings)
     agent = getattr(us, kind)(env, config, num_envs=num_envs)
-    trainer = agent.trainer
+    # Before it had `trainer`, an agent made one by a private method.
+    trainer = agent.trainer if hasattr(agent, "trainer") else agent._ensure_trainer()
     for line in sys.stdin:
         began = time.perf_counter()
         trainer.advance(int(line) // num_envs)
