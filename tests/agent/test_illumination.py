@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.envs.native.point_navigation import PointNavigation
+from understudy.envs.native import PointNavigation
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 pytestmark = pytest.mark.agents

@@ -19,11 +19,14 @@ from scipy import stats
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.native import NATIVE
-from understudy.envs.native.acrobot import AcrobotState
-from understudy.envs.native.cartpole import CartPoleState
-from understudy.envs.native.mountain_car import MountainCarState
-from understudy.envs.native.pendulum import PendulumState, wrap_angle
-from understudy.envs.native.point_navigation import PointNavigation, PointNavigationState
+from understudy.envs.native.classic_control import (
+    AcrobotState,
+    CartPoleState,
+    MountainCarState,
+    PendulumState,
+    wrap_angle,
+)
+from understudy.envs.native.own_tasks import PointNavigation, PointNavigationState
 from understudy.types import Continuous, Discrete
 
 KEY = jnp.zeros(2, jnp.uint32)  # for steps, none of which draws

@@ -8,7 +8,7 @@ import pytest
 from tests.envs.walking import LENGTH
 from tests.envs.walking_native import NativeWalk, place
 from tests.qd.qd_cases import SIZE, bits, plan
-from understudy.envs.native.point_navigation import PointNavigation
+from understudy.envs.native import PointNavigation
 from understudy.qd import repertoire as qd
 from understudy.qd.map_elites import Reevaluation
 from understudy.qd.on_device import NativeIlluminator

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import understudy as us
-from understudy.envs.native.cartpole import CartPole
+from understudy.envs.native import CartPole
 from understudy.training import compilation
 from understudy.training.program_cache import forget_programs
 

@@ -9,6 +9,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
@@ -208,6 +209,17 @@ class NativeStep(NamedTuple):
     reward: Float[Array, ""]
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
+
+
+def report_step(
+    env: Any, state: Any, reward: Array, terminated: Array | bool = False
+) -> NativeStep:
+    """Report a step that led to `state`; it is truncated at the time limit.
+
+    `env` has `observe(state)` and `max_steps`, and `state.steps` counts the steps of the episode.
+    """
+    truncated = state.steps >= env.max_steps
+    return NativeStep(state, env.observe(state), reward, jnp.asarray(terminated), truncated)
 
 
 class NativeEnv(abc.ABC):

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from functools import partial
 
 from understudy.envs.base import NativeEnv
-from understudy.envs.native.acrobot import Acrobot
-from understudy.envs.native.cartpole import CartPole
+from understudy.envs.native.classic_control import (
+    Acrobot,
+    CartPole,
+    MountainCarContinuous,
+    Pendulum,
+)
 from understudy.envs.native.minatar_breakout import MinAtarBreakout
-from understudy.envs.native.mountain_car import MountainCarContinuous
-from understudy.envs.native.pendulum import Pendulum
-from understudy.envs.native.point_navigation import PointNavigation
-from understudy.envs.native.recall import Recall
-from understudy.envs.native.wrappers import Hidden, StackedNative
+from understudy.envs.native.own_tasks import PointNavigation, Recall
+from understudy.envs.native.wrappers import Hidden
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "Pendulum-v1": Pendulum,
@@ -30,16 +31,3 @@ NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "CartPole-P-v1": partial(Hidden, CartPole(), keep=(0, 2)),
     "Recall-v0": Recall,
 }
-
-__all__ = [
-    "NATIVE",
-    "Acrobot",
-    "CartPole",
-    "Hidden",
-    "MinAtarBreakout",
-    "MountainCarContinuous",
-    "Pendulum",
-    "PointNavigation",
-    "Recall",
-    "StackedNative",
-]

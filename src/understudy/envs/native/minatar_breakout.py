@@ -15,14 +15,13 @@ episode's first step has "stay" as the action before it, not that of the last ep
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.native.report import report_step
+from understudy.envs.base import NativeEnv, NativeStep, report_step
 from understudy.types import ArraySpec, Discrete, Key, Scalar, Spec
 
 SIZE = 10
@@ -49,12 +48,9 @@ class BreakoutState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class MinAtarBreakout(NativeEnv):
+    spec: ClassVar = Spec(ArraySpec((SIZE, SIZE, 4), "bool"), Discrete(len(_WAYS)))
     max_steps: int = 5_000  # MinAtar itself has no limit
     sticky: float = 0.1  # probability of repeating the action before
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(ArraySpec((SIZE, SIZE, 4), "bool"), Discrete(len(_WAYS)))
 
     def reset(self, key: Key) -> tuple[BreakoutState, Planes]:
         """The ball comes down from the left or from the right wall."""

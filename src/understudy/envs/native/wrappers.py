@@ -10,24 +10,11 @@ from understudy.envs.base import NativeEnv, NativeStep
 from understudy.types import ArraySpec, EnvironmentError, Key, Spec
 
 
-class StackedState(NamedTuple):
-    inner: Any
-    frames: Shaped[Array, "count *frame"]  # the newest last
-
-
-@final
 @dataclass(frozen=True)
-class StackedNative(NativeEnv):
-    """Show the last `count` frames; an episode begins with copies of its first."""
+class NativeWrapper(NativeEnv):
+    """The environment `env`, with another observation."""
 
     env: NativeEnv
-    count: int
-
-    @property
-    def spec(self) -> Spec:
-        frame = self.env.spec.observation
-        stack = replace(frame, shape=(self.count, *frame.shape), frames=self.count)
-        return replace(self.env.spec, observation=stack)
 
     @property
     def shareable(self) -> bool:
@@ -36,6 +23,25 @@ class StackedNative(NativeEnv):
     @property
     def max_steps(self) -> int:
         return self.env.max_steps
+
+
+class StackedState(NamedTuple):
+    inner: Any
+    frames: Shaped[Array, "count *frame"]  # the newest last
+
+
+@final
+@dataclass(frozen=True)
+class StackedNative(NativeWrapper):
+    """Show the last `count` frames; an episode begins with copies of its first."""
+
+    count: int
+
+    @property
+    def spec(self) -> Spec:
+        frame = self.env.spec.observation
+        stack = replace(frame, shape=(self.count, *frame.shape), frames=self.count)
+        return replace(self.env.spec, observation=stack)
 
     def reset(self, key: Key) -> tuple[StackedState, Shaped[Array, "count *frame"]]:
         inner, frame = self.env.reset(key)
@@ -50,14 +56,13 @@ class StackedNative(NativeEnv):
 
 @final
 @dataclass(frozen=True)
-class Hidden(NativeEnv):
+class Hidden(NativeWrapper):
     """Show the entries `keep` of a vector alone, in that order; the others must be remembered.
 
     A pendulum seen without its velocity looks the same rising and falling; only earlier
     observations tell which it is.
     """
 
-    env: NativeEnv
     keep: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -72,14 +77,6 @@ class Hidden(NativeEnv):
     def spec(self) -> Spec:
         whole = self.env.spec
         return replace(whole, observation=ArraySpec((len(self.keep),), whole.observation.dtype))
-
-    @property
-    def shareable(self) -> bool:
-        return self.env.shareable
-
-    @property
-    def max_steps(self) -> int:
-        return self.env.max_steps
 
     def reset(self, key: Key) -> tuple[Any, Float[Array, " kept"]]:
         state, observation = self.env.reset(key)
