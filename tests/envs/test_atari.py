@@ -270,7 +270,7 @@ def test_without_the_package_the_settings_say_so_too(monkeypatch):
 @pytest.mark.processes
 def test_workers_do_not_load_jax_for_it():
     code = (
-        "import sys, understudy.envs.registry; from understudy.envs import atari, Stacked;"
+        "import sys, understudy.envs.gymnasium_envs; from understudy.envs import atari, Stacked;"
         "env = Stacked(atari('Pong')(), 2); env.reset(seed=0); env.step(0);"
         "assert 'jax' not in sys.modules"
     )

@@ -8,10 +8,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from understudy.envs import EpisodeSeeds, SerialEnvs, mujoco_descriptors, resolve
-from understudy.envs.descriptors import find_descriptor
-from understudy.envs.mujoco_descriptors import descriptors_of
-from understudy.envs.registry import make_quietly
+from understudy.envs import EpisodeSeeds, SerialEnvs, descriptors, resolve
+from understudy.envs.descriptors import descriptors_of, find_descriptor
+from understudy.envs.gymnasium_envs import make_quietly
 from understudy.errors import EnvironmentError
 
 pytestmark = pytest.mark.mujoco
@@ -159,11 +158,11 @@ def test_geoms_are_looked_up_once_and_forgotten_with_the_environment():
     env, feet = make_quietly(gymnasium.spec("Hopper-v5")), descriptors_of("Hopper-v5")["feet"]
     env.reset(seed=0)
     feet.of(env, None)
-    table = mujoco_descriptors.contact_tables[env.unwrapped][feet.of.feet]
+    table = descriptors.contact_tables[env.unwrapped][feet.of.feet]
     feet.of(env, None)
-    assert mujoco_descriptors.contact_tables[env.unwrapped][feet.of.feet] is table
-    known = len(mujoco_descriptors.contact_tables)
+    assert descriptors.contact_tables[env.unwrapped][feet.of.feet] is table
+    known = len(descriptors.contact_tables)
     env.close()
     del env
     gc.collect()
-    assert len(mujoco_descriptors.contact_tables) < known
+    assert len(descriptors.contact_tables) < known

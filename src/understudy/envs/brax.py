@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
-from understudy.envs.descriptors import Descriptor, walker_descriptors
-from understudy.envs.mujoco_descriptors import FEET
+from understudy.envs.descriptors import FEET, Descriptor, walker_descriptors
 from understudy.envs.names import did_you_mean, missing_package
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Key, Spec
 
@@ -121,7 +120,7 @@ class Brax(NativeEnv):
         feet, axes = _FEET[self.name], ("x", "y") if self.name == "ant" else ("x",)
         touching = _touching(self.brax_env.sys.mj_model, tuple(feet), self.contact_distance)
         reach = _REACH[self.name] * self.max_steps
-        return walker_descriptors(tuple(feet.values()), touching, axes, _torso(len(axes)), reach)
+        return walker_descriptors(feet.values(), touching, axes, _torso(len(axes)), reach)
 
     @cached_property
     def brax_env(self) -> Any:

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, final
 
@@ -14,19 +14,18 @@ from gymnasium.vector import VectorEnv
 
 from understudy.envs.atari import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
-from understudy.envs.descriptors import Descriptor
+from understudy.envs.descriptors import Descriptor, descriptors_of
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.frame_stack_wrapper import make_stacked
-from understudy.envs.mujoco_descriptors import descriptors_of
+from understudy.envs.gymnasium_envs import make_minatar, make_quietly, make_stacked
 from understudy.envs.names import ADAPTERS, did_you_mean, missing_package
-from understudy.envs.registry import make_minatar, make_quietly
+from understudy.envs.native.wrappers import StackedNative
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
 from understudy.envs.subprocesses import ProcessEnvs
 from understudy.envs.vector import UserVectorEnvs
-from understudy.types import ConfigError, EnvironmentError, Spec
+from understudy.types import ArraySpec, ConfigError, EnvironmentError, Spec
 
 _ACCEPTED = (
     'a Gymnasium id such as "Pendulum-v1", "module:Class" or "module:ID", '
@@ -129,6 +128,39 @@ def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEn
     if callable(env):
         return _from_factory(None, env, num_envs or default)
     raise EnvironmentError(f"cannot use {env!r} as an environment; accepted: {_ACCEPTED}")
+
+
+def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSource:
+    """Return the same environments, each showing its last `count` frames as one observation
+    [count, *frame], the newest last. A source that shows so many already is returned unchanged."""
+    if count < 1:
+        raise ConfigError(f"frame_stack must be at least 1, got {count}")
+    seen = source.spec.observation
+    if seen.frames == count:
+        return source
+    if not seen.is_image or seen.frames > 1:
+        raise EnvironmentError(
+            f"frame_stack={count} is for images, but observations are {_kind(seen)}"
+        )
+    if isinstance(source, NativeEnv):
+        return StackedNative(source, count)
+    if source.kind == "vector":
+        raise EnvironmentError(
+            f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
+            f"with understudy.envs.Stacked(env, {count})"
+        )
+    stack = replace(seen, shape=(count, *seen.shape), frames=count)
+    return replace(source, spec=replace(source.spec, observation=stack), frames=count)
+
+
+def _kind(seen: ArraySpec) -> str:
+    if seen.frames > 1:
+        return f"stacks of {seen.frames} frames already"
+    if seen.parts:
+        return "dicts"
+    if len(seen.shape) == 1:
+        return f"vectors of shape {seen.shape}"
+    return f"{seen.dtype} arrays of shape {seen.shape}"
 
 
 def without_environment(spec: Spec, why: str) -> EnvSource:

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.atari import AtariSettings
-from understudy.envs.frame_stack_wrapper import Stacked
+from understudy.envs.gymnasium_envs import Stacked
 from understudy.envs.make import gymnasium_factory
 from understudy.errors import ConfigError, EnvironmentError, import_extra
 from understudy.runs.files import fresh_directory, remove

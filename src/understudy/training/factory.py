@@ -3,8 +3,7 @@
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.frame_stack import stack_frames
-from understudy.envs.make import EnvSource
+from understudy.envs.make import EnvSource, stack_frames
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.training.device_loop import DeviceTrainer
 from understudy.training.episode_runner import (
