@@ -166,7 +166,7 @@ def test_a_lost_worker_cuts_the_rows_that_were_left_too(build):
         "processes", scripted(), PLACE
     )  # row 0 is the first worker's, 1 and 2 the second's
     before = envs.reset()
-    doomed = envs.processes[1]
+    doomed = envs.pool.processes[1]
     doomed.kill()
     doomed.join()
     step = envs.step(ZERO, np.array([True, True, False]))

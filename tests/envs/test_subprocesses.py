@@ -101,8 +101,8 @@ def test_a_worker_that_dies_in_one_part_cuts_its_own_rows_only():
     assert parts == [slice(0, 2), slice(2, 4)]
     before = envs.reset()
     action = np.zeros((4, 1), np.float32)
-    os.kill(envs.processes[2].pid, 9)
-    envs.processes[2].join()
+    os.kill(envs.pool.processes[2].pid, 9)
+    envs.pool.processes[2].join()
     first, second = step_in_parts(envs, action, parts)
     assert first.valid.tolist() == [True, True] and not first.last.any()
     assert second.valid.tolist() == [False, True] and second.last.tolist() == [True, False]
@@ -156,7 +156,7 @@ def test_unsupported_spaces_leave_nothing():
 def test_close_leaves_nothing_and_is_safe_twice():
     envs = ProcessEnvs([Scripted] * 2, EpisodeSeeds(0, 2), num_workers=2)
     envs.reset()
-    pids, segment = [process.pid for process in envs.processes], segment_of(envs)
+    pids, segment = [process.pid for process in envs.pool.processes], segment_of(envs)
     envs.close()
     envs.close()
     assert all(is_gone(pid) for pid in pids)
@@ -177,7 +177,7 @@ SCRIPT = """
 
     envs = ProcessEnvs([Mine] * 2, EpisodeSeeds(0, 2), num_workers=2)
     envs.reset()
-    print(*(process.pid for process in envs.processes), envs.pool.memory.name, flush=True)
+    print(*(process.pid for process in envs.pool.processes), envs.pool.memory.name, flush=True)
     ENDING
 """
 

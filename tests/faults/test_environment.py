@@ -12,7 +12,7 @@ import pytest
 import understudy as us
 from tests.faults.fault_env import LENGTH, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs, SerialEnvs
-from understudy.envs.fault_guard import LIMIT, REBUILT, Fault, FaultCounter, find_abnormal
+from understudy.envs.fault_guard import LIMIT, Fault, FaultCounter, FaultKind, find_abnormal
 from understudy.types import ConfigError, EnvironmentError
 
 ROWS, STEPS = 3, 12
@@ -114,7 +114,7 @@ def test_an_environment_that_keeps_failing_ends_the_run(make, kind):
 
 def test_old_failures_are_forgotten():
     counter = FaultCounter(Guard(most_rebuilds=1))
-    faults = [Fault(REBUILT, f"failure {number}") for number in range(4)]
+    faults = [Fault(FaultKind.REBUILT, f"failure {number}") for number in range(4)]
     counter.record(faults[:1])
     counter.episodes += 1_000
     counter.record(faults[1:2])

@@ -85,8 +85,8 @@ def test_a_worker_that_dies_in_a_step_is_replaced(make, what, how, caplog):
 def test_a_worker_killed_while_idle_is_replaced(make):
     envs = make({})
     seen = envs.reset()
-    os.kill(envs.processes[1].pid, signal.SIGKILL)
-    envs.processes[1].join()
+    os.kill(envs.pool.processes[1].pid, signal.SIGKILL)
+    envs.pool.processes[1].join()
     assert_cut(seen, envs.step(ZERO), rows=[2, 3])
     assert envs.step(ZERO).valid.all()
 
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_in_a_replay(make):
     wanted = make({}).replay(episodes, past)
     envs = make({})
     envs.reset()
-    os.kill(envs.processes[0].pid, signal.SIGKILL)
+    os.kill(envs.pool.processes[0].pid, signal.SIGKILL)
     assert envs.replay(episodes, past).tobytes() == wanted.tobytes()
     assert envs.episodes.tolist() == [3, 0, 2, 0]
     assert envs.step(ZERO).next_observation[:, 2].tolist() == [3, 1, 4, 2]
@@ -154,7 +154,7 @@ class Impatient:
 def test_a_worker_that_hangs_is_replaced(make, caplog, monkeypatch):
     envs = make(at(2, 0, 2, "hang"))
     envs.reset()
-    seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.processes]
+    seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.pool.processes]
     send = envs.pool.send
 
     def send_impatiently(*command):
@@ -164,7 +164,7 @@ def test_a_worker_that_hangs_is_replaced(make, caplog, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(envs.pool, "send", send_impatiently)
         assert_cut(seen, envs.step(ZERO), rows=[2, 3])
-    now = [process.pid for process in envs.processes]
+    now = [process.pid for process in envs.pool.processes]
     assert now[0] == pids[0] and now[1] != pids[1]
     assert envs.step(ZERO).valid.all()
     assert "environments 2 to 3 gave no answer in time" in caplog.records[0].getMessage()

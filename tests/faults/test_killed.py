@@ -86,7 +86,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path):
         "from understudy.envs.seeds import EpisodeSeeds\n"
         "envs = resolve('Pendulum-v1', 2).make_host(2, EpisodeSeeds(0, 2), workers=2)\n"
         "envs.reset()\n"
-        "print(*[process.pid for process in envs.processes], flush=True)\n"
+        "print(*[process.pid for process in envs.pool.processes], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     victim = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

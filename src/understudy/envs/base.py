@@ -65,7 +65,8 @@ class HostEnvs(abc.ABC):
         self.spec, self.num_envs = specs[0], len(specs)
         self.packer = Packer.of(self.spec.observation)
         self.action_map = ActionMap(self.spec.action)
-        self.row_episodes = np.full(self.num_envs, -1, np.int64)
+        # [M] the number of each environment's open episode; -1 before the first reset.
+        self.episodes = np.full(self.num_envs, -1, np.int64)
         self.fault_counter = FaultCounter(guard)
         self.faults = self.fault_counter.counts  # how often each kind was survived, so far
         self.all_rows = slice(0, self.num_envs)
@@ -74,11 +75,6 @@ class HostEnvs(abc.ABC):
         # What was acted on.
         self._acted_on = np.zeros((self.num_envs, *self.packer.shape), self.packer.dtype)
         self.step_layout = self._make_layout(descriptor)
-
-    @property
-    def episodes(self) -> np.ndarray:
-        """[M] the number of each environment's open episode; -1 before the first reset."""
-        return self.row_episodes.copy()
 
     def set_action_space(self, action: Action) -> None:
         """Take actions in this form from now on: the environments' own, or a `Joint` of it."""
@@ -91,7 +87,7 @@ class HostEnvs(abc.ABC):
 
     def reset(self) -> np.ndarray:
         """Start the next episode everywhere; returns observations [M, ...]."""
-        return self.begin_episodes(self.row_episodes + 1, [()] * self.num_envs)
+        return self.begin_episodes(self.episodes + 1, [()] * self.num_envs)
 
     def restart(self, episode: int = 0) -> np.ndarray:
         """Start the episode of that number everywhere; returns observations [M, ...]."""
@@ -169,7 +165,7 @@ class HostEnvs(abc.ABC):
 
     def read_first_observations(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
         """Return the first observations of these episodes, which were written into `arrays`."""
-        self.row_episodes[:] = episodes
+        self.episodes[:] = episodes
         self.fault_counter.episodes += self.num_envs
         self._acted_on[...] = arrays.observation
         return self._acted_on.copy()
@@ -186,7 +182,7 @@ class HostEnvs(abc.ABC):
             following[~only] = self._acted_on[~only]
         observation = following
         if True in last.tolist():  # several times faster than `.any()` on a few flags
-            self.row_episodes[rows] += last
+            self.episodes[rows] += last
             self.fault_counter.episodes += int(last.sum())
             observation = following.copy()
             observation[last] = arrays.observation[last]

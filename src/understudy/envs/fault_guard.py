@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -14,13 +15,6 @@ LIMIT = 1e15  # numbers are clipped to ¬±LIMIT: float32 can hold the sum of 10‚Å
 TRIES = 3  # to begin one episode
 WINDOW = 1_000  # episodes over which failures are counted
 LONGEST_TIMEOUT = 1e6  # seconds
-
-REBUILT, RESTARTED, DROPPED, CLIPPED = KINDS = (
-    "rebuilds",
-    "worker_restarts",
-    "dropped_episodes",
-    "clipped_values",
-)
 
 _log = logging.getLogger("understudy.envs")
 
@@ -58,10 +52,17 @@ class Guard:
 DEFAULT_GUARD = Guard()
 
 
+class FaultKind(StrEnum):
+    REBUILT = "rebuilds"
+    RESTARTED = "worker_restarts"
+    DROPPED = "dropped_episodes"
+    CLIPPED = "clipped_values"
+
+
 class Fault(NamedTuple):
     """A failure that the run survived."""
 
-    kind: str  # one of KINDS
+    kind: FaultKind
     message: str  # begins with the environment
     trace: str = ""
     cut_rows: tuple[int, ...] = ()  # the rows whose open episodes it ended
@@ -97,7 +98,7 @@ class FaultCounter:
 
     def __init__(self, guard: Guard):
         self._guard = guard
-        self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.counts: dict[str, int] = {kind.value: 0 for kind in FaultKind}
         self.episodes = 0  # begun so far, in all environments
         self._failures: deque[tuple[int, str]] = deque()  # when and how, of the latest episodes
 
@@ -109,7 +110,7 @@ class FaultCounter:
             self.counts[fault.kind] += fault.count
             cut += fault.cut_rows
             text = f"{fault.message}\n{fault.trace}".strip()
-            if fault.kind in (REBUILT, RESTARTED):
+            if fault.kind in (FaultKind.REBUILT, FaultKind.RESTARTED):
                 _log.warning("%s", text)
                 self._count_failure(text)
             elif not known:

@@ -14,16 +14,7 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import (
-    CLIPPED,
-    DROPPED,
-    LIMIT,
-    REBUILT,
-    TRIES,
-    Fault,
-    Guard,
-    find_abnormal,
-)
+from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, find_abnormal
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
@@ -128,7 +119,7 @@ class EnvRows:
             except FAILURES as error:
                 failure = self._raised(index, "step()", error)
                 self._broken[index] = failure
-                self._cut(index, arrays, REBUILT, failure)
+                self._cut(index, arrays, FaultKind.REBUILT, failure)
                 ended.append(index)
                 continue
             if type(reward) is not float:
@@ -240,7 +231,7 @@ class EnvRows:
                 raise RowError(
                     failure.row, f"{problem}\n\nThe first failure:\n{first}\n{first.trace}"
                 )
-            self.faults.append(Fault(REBUILT, str(failure), failure.trace))
+            self.faults.append(Fault(FaultKind.REBUILT, str(failure), failure.trace))
 
     def _try_reset(self, index: int, observations: np.ndarray) -> RowError | None:
         """Reset one environment, built again if it is broken; returns what went wrong."""
@@ -345,16 +336,16 @@ class EnvRows:
         """Cut the open episode because a number is not finite, or raise."""
         if not self._drop:
             raise self._error(index, problem)
-        self._cut(index, arrays, DROPPED, self._error(index, problem))
+        self._cut(index, arrays, FaultKind.DROPPED, self._error(index, problem))
 
-    def _cut(self, index: int, arrays: StepArrays, kind: str, failure: RowError) -> None:
+    def _cut(self, index: int, arrays: StepArrays, kind: FaultKind, failure: RowError) -> None:
         arrays.cut(index)
         self._given[index] = None
         self.faults.append(Fault(kind, str(failure), failure.trace, (failure.row,)))
 
     def _count_clipped(self, index: int, problem: str, count: int) -> None:
         message = str(self._error(index, f"{problem}, clipped to {LIMIT:g}"))
-        self.faults.append(Fault(CLIPPED, message, count=count))
+        self.faults.append(Fault(FaultKind.CLIPPED, message, count=count))
 
     def _raised(self, index: int, call: str, error: BaseException) -> RowError:
         trace = "".join(traceback.format_exception(error))

@@ -1,8 +1,9 @@
 """Gymnasium environments in worker processes, exchanging steps through shared memory."""
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
-from multiprocessing.process import BaseProcess
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, final
 
@@ -12,8 +13,8 @@ import numpy as np
 from understudy.envs import worker
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import DEFAULT_GUARD, RESTARTED, TRIES, Fault, Guard
-from understudy.envs.rows import describe_place
+from understudy.envs.fault_guard import DEFAULT_GUARD, TRIES, Fault, FaultKind, Guard
+from understudy.envs.rows import EnvRows, describe_place
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
 from understudy.envs.step_arrays import StepArrays
@@ -42,14 +43,20 @@ class ProcessEnvs(HostEnvs):
         rows = len(factories)
         workers = max(1, min(num_workers or os.cpu_count() or 1, rows))
         # As even as possible: the slowest worker determines the speed.
-        self.pool = WorkerPool([rows * index // workers for index in range(workers + 1)])
+        edges = [rows * index // workers for index in range(workers + 1)]
+        self.pool = WorkerPool(list(itertools.pairwise(edges)))
         self._seeds, self._guard = seeds, guard
         self._open_arrays: StepArrays | None = None
         # Closes the workers also if the owner does not. At the program's end it must run before
         # multiprocessing waits for its children, which only its own finalizer guarantees.
         self._finalizer = Finalize(self, self.pool.close, exitpriority=10)
         try:
-            spaces = self.pool.start(factories, seeds, guard, descriptor)
+            spaces = self.pool.start(
+                [
+                    partial(EnvRows, factories[start:stop], seeds, start, guard, True, descriptor)
+                    for start, stop in self.pool.spans
+                ]
+            )
             super().__init__([spec_of(*pair) for pair in spaces], guard, descriptor)
             self._open_arrays = self.pool.share(self.packer, self.step_layout)
         except BaseException:
@@ -59,11 +66,6 @@ class ProcessEnvs(HostEnvs):
         self._whole = (self.all_rows, range(workers))  # rows, and their workers
         self._parts = [self._whole]
         self._waiting: dict[int, Waiting] = {}  # of each part, within a step
-
-    @property
-    def processes(self) -> list[BaseProcess]:
-        """The running workers."""
-        return list(self.pool.processes)
 
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         command = worker.STEP
@@ -155,16 +157,14 @@ class ProcessEnvs(HostEnvs):
     ) -> list[int]:
         """Put a new worker in the place of a lost one; returns all its rows, which were cut."""
         start, stop = self.pool.spans[index]
-        count = stop - start
-        following = (self.row_episodes[start:stop] + 1, [()] * count)
-        timeout = max(timeout, self._guard.step_timeout * count)
+        next_episodes = (self.episodes[start:stop] + 1, [()] * (stop - start))
+        begun = replayed[index] if replayed else next_episodes
+        timeout = max(timeout, self._guard.step_timeout * (stop - start))
         cut: list[int] = []
         for _ in range(TRIES):
             cut += self.fault_counter.record([self._fault(lost, range(start, stop))])
             try:
-                faults = self.pool.replace(
-                    index, replayed[index] if replayed else following, timeout
-                )
+                faults = self.pool.replace(index, begun, timeout)
             except WorkerLost as lost_again:
                 lost = lost_again
                 continue
@@ -177,9 +177,9 @@ class ProcessEnvs(HostEnvs):
         """Describe the loss of a worker and where its environments were."""
         places = []
         for row in rows:
-            step, episode = self._clock - self._begun[row], self.row_episodes[row]
+            step, episode = self._clock - self._begun[row], self.episodes[row]
             if episode >= 0:
                 seed, action = self._seeds(row, episode), self._arrays.action[row]
                 place = describe_place(step, episode, seed, action)
                 places.append(f"environment {row}: {place}")
-        return Fault(RESTARTED, str(lost), "\n".join(places), tuple(rows))
+        return Fault(FaultKind.RESTARTED, str(lost), "\n".join(places), tuple(rows))

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.envs.fault_guard import CLIPPED, DEFAULT_GUARD, LIMIT, Fault, find_abnormal
+from understudy.envs.fault_guard import DEFAULT_GUARD, LIMIT, Fault, FaultKind, find_abnormal
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
 from understudy.observation_packing import flat
@@ -65,10 +65,10 @@ class UserVectorEnvs(HostEnvs):
             # The flags of a row that only reset do not belong to its new episode.
             terminated &= valid
             last &= valid
-            self.row_episodes += self._only_resets
+            self.episodes += self._only_resets
             self._only_resets = last.copy()
         elif last.any():
-            self.row_episodes += last
+            self.episodes += last
             if self._mode is AutoresetMode.SAME_STEP:
                 following = self._read_final(observation, last, result[4], context)
             else:
@@ -82,13 +82,13 @@ class UserVectorEnvs(HostEnvs):
         self._owned = False  # closed once
 
     def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
-        self.row_episodes[:] = episodes
+        self.episodes[:] = episodes
         self._only_resets[:] = False
         return self._reset()
 
     def _reset(self, mask: np.ndarray | None = None) -> np.ndarray:
         """Reset the rows of `mask`, or all, seeded; returns observations of all rows."""
-        seeds = [self._seeds(row, episode) for row, episode in enumerate(self.row_episodes)]
+        seeds = [self._seeds(row, episode) for row, episode in enumerate(self.episodes)]
         first = 0 if mask is None else int(np.argmax(mask))
         for seed in (seeds, seeds[first]):
             # The environment may take the options apart: each call gets its own.
@@ -154,7 +154,7 @@ class UserVectorEnvs(HostEnvs):
         if not abnormal.finite:
             raise EnvironmentError(f"{problem} ({context})")
         message = f"{problem}, clipped to {LIMIT:g} ({context})"
-        self.fault_counter.record([Fault(CLIPPED, message, count=abnormal.count)])
+        self.fault_counter.record([Fault(FaultKind.CLIPPED, message, count=abnormal.count)])
         return np.clip(values, -LIMIT, LIMIT)
 
 

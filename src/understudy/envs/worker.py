@@ -20,9 +20,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from understudy.envs.fault_guard import Guard
 from understudy.envs.rows import EnvRows
-from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.step_arrays import StepArrays
 
 # Commands.
@@ -37,20 +35,18 @@ RESULT = b"v"  # with an object
 ERROR = b"e"  # with a message and a traceback; the worker ends
 
 
-def main(
-    pipe: Connection, payload: bytes, seeds: EpisodeSeeds, first_row: int, guard: Guard
-) -> None:
+def main(pipe: Connection, payload: bytes) -> None:
     """Build environments, connect to the shared memory, then serve commands until CLOSE.
 
-    A worker ends by itself when its parent has ended, because then the pipe is closed.
+    `payload` is a pickled callable that makes the worker's EnvRows. A worker ends by itself when
+    its parent has ended, because then the pipe is closed.
     """
     # Signals to a whole group of processes are the parent's to interpret; a worker ends with it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     rows, memory = None, None
     try:
-        factories, descriptor = cloudpickle.loads(payload)
-        rows = EnvRows(factories, seeds, first_row, guard, descriptor=descriptor)
+        rows = cloudpickle.loads(payload)()
         _answer(pipe, RESULT, rows.spaces)
         if os.read(pipe.fileno(), 1) == SHARE:
             name, packer, layout = pipe.recv()

@@ -4,7 +4,6 @@ Workers start by forkserver and never import JAX. (Python's own forkserver and r
 stay, idle, until the program ends; they serve every later start.)
 """
 
-import itertools
 import multiprocessing
 import os
 import select
@@ -22,9 +21,8 @@ import cloudpickle
 import numpy as np
 
 from understudy.envs import worker
-from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import Fault, Guard
-from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.fault_guard import Fault
+from understudy.envs.rows import EnvRows
 from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
@@ -50,26 +48,20 @@ class WorkerPool:
     """Processes that step environments. Separate from the `ProcessEnvs` that owns it, so that a
     finalizer can close it after its owner has been deleted."""
 
-    def __init__(self, edges: list[int]):
-        """Worker `i` has the rows from `edges[i]` to `edges[i + 1]`."""
-        self.spans = list(itertools.pairwise(edges))
+    def __init__(self, spans: list[tuple[int, int]]):
+        """Worker `i` has the rows from `start` to `stop - 1`, where `spans[i]` is (start, stop)."""
+        self.spans = spans
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         self.memory: SharedMemory | None = None
-        self._arguments: list[tuple[Any, ...]] = []  # of each worker
+        self._payloads: list[bytes] = []  # for each worker
         self._shared: Any = None  # where the memory is and how it is laid out
 
-    def start(
-        self,
-        factories: Sequence[Callable[[], Any]],
-        seeds: EpisodeSeeds,
-        guard: Guard,
-        descriptor: Descriptor | None,
-    ) -> list[tuple[Any, Any]]:
-        """Start all workers; returns the observation and action space of each environment."""
-        for index, (start, stop) in enumerate(self.spans):
-            payload = cloudpickle.dumps((list(factories[start:stop]), descriptor))
-            self._arguments.append((payload, seeds, start, guard))
+    def start(self, blocks: Sequence[Callable[[], EnvRows]]) -> list[tuple[Any, Any]]:
+        """Start all workers, each with the block of environments that its callable makes; returns
+        the observation and action space of each environment."""
+        for index, block in enumerate(blocks):
+            self._payloads.append(cloudpickle.dumps(block))
             process, pipe = self._launch(index)
             self.processes.append(process)
             self.pipes.append(pipe)
@@ -159,7 +151,7 @@ class WorkerPool:
         # with their pipe, however their parent ends.
         process = context.Process(
             target=worker.main,
-            args=(theirs, *self._arguments[index]),
+            args=(theirs, self._payloads[index]),
             name=f"understudy-envs-{start}-{stop - 1}",
         )
         with _without_main_script():

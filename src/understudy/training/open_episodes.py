@@ -52,7 +52,8 @@ class OpenActions:
         if self._actions is not None and lengths.max() > 0:
             latest = self._actions[: self._used]
             parts = [latest[self._used - n :, row] for row, n in enumerate(lengths) if n > 0]
-        return {"episodes": envs.episodes, "lengths": lengths, "actions": np.concatenate(parts)}
+        episodes = envs.episodes.copy()
+        return {"episodes": episodes, "lengths": lengths, "actions": np.concatenate(parts)}
 
     def load_state_dict(
         self, envs: HostEnvs, arrays: StateDict, seen: np.ndarray, action: np.ndarray
