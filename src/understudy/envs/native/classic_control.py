@@ -106,7 +106,7 @@ class CartPole(NativeEnv):
     than 12 degrees.
     """
 
-    spec: ClassVar = Spec(ArraySpec((4,)), Discrete(2))
+    spec: ClassVar[Spec] = Spec(ArraySpec((4,)), Discrete(2))
     max_steps: int = 500
     gravity: float = 9.8  # [m/s²]
     cart_mass: float = 1.0  # [kg]
@@ -177,7 +177,7 @@ class MountainCarContinuous(NativeEnv):
     moving is a local optimum: the difficulty is exploration.
     """
 
-    spec: ClassVar = Spec(ArraySpec((2,)), Continuous((-1.0,), (1.0,), shape=(1,)))
+    spec: ClassVar[Spec] = Spec(ArraySpec((2,)), Continuous((-1.0,), (1.0,), shape=(1,)))
     max_steps: int = 999
     power: float = 0.0015
     slope: float = 0.0025
@@ -240,7 +240,7 @@ class Acrobot(NativeEnv):
     The two links are alike, hence one value for both.
     """
 
-    spec: ClassVar = Spec(ArraySpec((6,)), Discrete(3))
+    spec: ClassVar[Spec] = Spec(ArraySpec((6,)), Discrete(3))
     max_steps: int = 500
     gravity: float = 9.8  # [m/s²]
     link_length: float = 1.0  # [m]

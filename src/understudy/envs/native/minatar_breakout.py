@@ -48,7 +48,7 @@ class BreakoutState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class MinAtarBreakout(NativeEnv):
-    spec: ClassVar = Spec(ArraySpec((SIZE, SIZE, 4), "bool"), Discrete(len(_WAYS)))
+    spec: ClassVar[Spec] = Spec(ArraySpec((SIZE, SIZE, 4), "bool"), Discrete(len(_WAYS)))
     max_steps: int = 5_000  # MinAtar itself has no limit
     sticky: float = 0.1  # probability of repeating the action before
 

@@ -40,7 +40,7 @@ class PointNavigation(NativeEnv):
     exactly on the wall, where rounding would decide whether it passes.
     """
 
-    spec: ClassVar = Spec(ArraySpec((2,)), Continuous((-1.0, -1.0), (1.0, 1.0), shape=(2,)))
+    spec: ClassVar[Spec] = Spec(ArraySpec((2,)), Continuous((-1.0, -1.0), (1.0, 1.0), shape=(2,)))
     max_steps: int = 100
     step_size: float = 0.05
     start: tuple[float, float] = (0.5, 0.125)
@@ -109,7 +109,7 @@ class Recall(NativeEnv):
     left, and 1, right; they matter at the junction alone.
     """
 
-    spec: ClassVar = Spec(ArraySpec((4,)), Discrete(2))
+    spec: ClassVar[Spec] = Spec(ArraySpec((4,)), Discrete(2))
     corridor: int = 20  # steps between the sign and the junction
 
     @property
