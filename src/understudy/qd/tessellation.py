@@ -13,6 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
+from scipy.spatial import KDTree
 
 from understudy.errors import ConfigError
 
@@ -128,8 +129,8 @@ def make_cvt(
     count: int, low: Sequence[float], high: Sequence[float], seed: int = 0, samples: int = 50_000
 ) -> Cvt:
     """Make that many cells of about one size by Lloyd's algorithm on uniform `samples`: each
-    centroid repeatedly moves to the mean of the samples nearest to it. NumPy computes it, so that a
-    seed gives the same cells on every device."""
+    centroid repeatedly moves to the mean of the samples nearest to it. The host computes it, so
+    that a seed gives the same cells on every device."""
     bounds = tuple(map(float, low)), tuple(map(float, high))
     _check_bounds(*bounds)
     if count < 1:
@@ -137,57 +138,29 @@ def make_cvt(
     if samples < count:
         raise ConfigError(f"{count} cells need as many samples or more, got {samples}")
     random, size = np.random.default_rng(seed), len(bounds[0])
-    buckets = _Buckets(random.random((samples, size)))
+    points = _sort_by_place(random.random((samples, size)))
     centroids = _spread_evenly(count, random.random(size))
     previous = None
     for _ in range(ROUNDS):
-        nearest = buckets.nearest(centroids)
+        _, nearest = KDTree(centroids).query(points)
         if previous is not None and np.array_equal(nearest, previous):
             break
         members = np.bincount(nearest, minlength=count)
         for axis in range(size):
-            sums = np.bincount(nearest, buckets.points[:, axis], minlength=count)
+            sums = np.bincount(nearest, points[:, axis], minlength=count)
             # A centroid without samples stays where it is.
             np.divide(sums, members, out=centroids[:, axis], where=members > 0)
         previous = nearest
     return Cvt(_in_units(centroids, *bounds), *bounds)
 
 
-@final
-class _Buckets:
-    """Points in the unit box, grouped into buckets of neighbors. The points of a bucket share a few
-    centroids that can be nearest to them."""
-
-    def __init__(self, points: np.ndarray):
-        samples, size = points.shape
-        along = max(1, round(min(BUCKETS, samples) ** (1 / size)))
-        places = np.minimum((points * along).astype(int), along - 1)
-        bucket = np.array(np.ravel_multi_index(tuple(places.T), (along,) * size))
-        order = np.argsort(bucket, kind="stable")
-        self.points = points[order]
-        used, starts = np.unique(bucket[order], return_index=True)
-        self._ends = np.append(starts, samples)
-        corners = np.array(np.unravel_index(used, (along,) * size)).T
-        self._middles = (corners + 0.5) / along
-        self._radius = math.sqrt(size) / 2 / along
-
-    def nearest(self, centroids: np.ndarray) -> np.ndarray:
-        found = np.empty(len(self.points), int)
-        for middle, start, end in zip(self._middles, self._ends, self._ends[1:], strict=False):
-            away = np.sqrt(_squared_distances(middle[None], centroids)[0])
-            # The triangle inequality, with a margin for rounding.
-            near = np.flatnonzero(away <= away.min() + 2.001 * self._radius)
-            away = _squared_distances(self.points[start:end], centroids[near])
-            found[start:end] = near[np.argmin(away, axis=1)]
-        return found
-
-
-def _squared_distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return [points, others]. Axis by axis, because NumPy is slow at short sums."""
-    total = (points[:, 0, None] - others[:, 0]) ** 2
-    for axis in range(1, points.shape[1]):
-        total += (points[:, axis, None] - others[:, axis]) ** 2
-    return total
+def _sort_by_place(points: np.ndarray) -> np.ndarray:
+    """Sort points in the unit box by buckets, so that queries for neighbors follow each other."""
+    samples, size = points.shape
+    along = max(1, round(min(BUCKETS, samples) ** (1 / size)))
+    places = np.minimum((points * along).astype(int), along - 1)
+    bucket = np.ravel_multi_index(tuple(places.T), (along,) * size)
+    return points[np.argsort(bucket, kind="stable")]
 
 
 def _spread_evenly(count: int, start: np.ndarray) -> np.ndarray:
