@@ -26,8 +26,8 @@ from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.make import resolve
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
+from understudy.qd.illuminators import NativeIlluminator
 from understudy.qd.map_elites import Plan
-from understudy.qd.on_device import NativeIlluminator
 
 MEASURED = ("qd_score", "coverage", "max_fitness")
 

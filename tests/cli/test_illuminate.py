@@ -18,7 +18,7 @@ from understudy.cli.parsing import show
 from understudy.cli.settings import RunSettings, field_names
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
-from understudy.qd.on_device import NativeIlluminator
+from understudy.qd.illuminators import NativeIlluminator
 from understudy.runner import load as load_player
 from understudy.runs.config import QDRunConfig
 from understudy.runs.csv_log import read_csv

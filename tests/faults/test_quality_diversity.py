@@ -14,8 +14,7 @@ from tests.qd.qd_cases import SIZE, bits, config, plan
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.qd.on_device import NativeIlluminator
-from understudy.qd.on_host import HostIlluminator
+from understudy.qd.illuminators import HostIlluminator, NativeIlluminator
 from understudy.qd.run import Position
 from understudy.qd.snapshot import capture, restore
 from understudy.runs import checkpoint

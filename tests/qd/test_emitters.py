@@ -8,8 +8,7 @@ import pytest
 from tests.envs.walking_native import SPEC
 from tests.qd.qd_cases import SIZE, bits, config, flat, plan
 from understudy.qd import repertoire as qd
-from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient
-from understudy.qd.emitters.iso_line import vary
+from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient, vary
 from understudy.training.learner import updates
 from understudy.training.setup import make_buffer
 from understudy.training.update import sample_batch

@@ -10,8 +10,7 @@ from tests.envs.walking_native import NativeWalk, place
 from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.native import PointNavigation
 from understudy.qd import repertoire as qd
-from understudy.qd.map_elites import Reevaluation
-from understudy.qd.on_device import NativeIlluminator
+from understudy.qd.illuminators import NativeIlluminator, Reevaluation
 
 pytestmark = pytest.mark.agents
 

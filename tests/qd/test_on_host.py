@@ -13,9 +13,8 @@ from tests.qd.qd_cases import SIZE, bits, plan
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.qd import on_host
-from understudy.qd.on_device import NativeIlluminator
-from understudy.qd.on_host import HostIlluminator
+from understudy.qd import illuminators
+from understudy.qd.illuminators import HostIlluminator, NativeIlluminator
 from understudy.training.episode_runner import HostEpisodeRunner
 from understudy.types import EnvironmentError
 
@@ -79,7 +78,7 @@ def test_replay_holds_the_steps_of_all_evaluations(walked, monkeypatch):
     counted = [int(lane[:count].sum()) for lane, count in zip(ends, stored, strict=True)]
     assert counted == [GENERATIONS] * SIZE
     # In however large portions they come.
-    monkeypatch.setattr(on_host, "STEPS_AT_ONCE", LENGTH - 2)
+    monkeypatch.setattr(illuminators, "STEPS_AT_ONCE", LENGTH - 2)
     other = on_host_walk()
     other.advance(GENERATIONS)
     inside = [

@@ -8,7 +8,7 @@ import pytest
 
 from understudy.errors import CheckpointError
 from understudy.qd.repertoire import add, empty
-from understudy.qd.repertoire_file import pack
+from understudy.qd.snapshot import pack
 from understudy.qd.tessellation import make_cvt, make_grid
 from understudy.reports.repertoire_report import read_map
 from understudy.reports.report import report

@@ -2,19 +2,16 @@
 
     ask the emitters → evaluate all policies at once → add to the repertoire → tell the emitters
 
-This module holds everything except the evaluation, which runs on the device (`on_device`) or on
-the host (`on_host`).
+This module holds everything except the evaluation, which runs on the device or on the host
+(`illuminators`).
 """
 
-import abc
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int32
 
 from understudy.algorithms.td3 import TD3
@@ -25,8 +22,8 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
 from understudy.qd.config import PGAMEConfig, QDConfig
-from understudy.qd.emitters import CombinedEmitter, Emitter, IsoLine, PolicyGradient
-from understudy.qd.repertoire import Repertoire, add, empty, policies_in
+from understudy.qd.emitters import CombinedEmitter, IsoLine, PolicyGradient
+from understudy.qd.repertoire import Repertoire, add, empty
 from understudy.qd.tessellation import Cells, make_cvt, make_grid
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.program_cache import shared
@@ -118,13 +115,11 @@ class Plan:
 
     @cached_property
     def emitter(self) -> CombinedEmitter:
-        config = self.config
-        guided = config.gradient_size if isinstance(config, PGAMEConfig) else 0
-        parts: list[Emitter] = [IsoLine(self.size - guided, config.iso_sigma, config.line_sigma)]
-        if guided:
-            assert isinstance(config, PGAMEConfig)
-            parts.append(PolicyGradient(self.td3, self.spec, config))
-        return CombinedEmitter(parts)
+        config, guided = self.config, []
+        if isinstance(config, PGAMEConfig):
+            guided.append(PolicyGradient(self.td3, self.spec, config))
+        others = self.size - sum(part.size for part in guided)
+        return CombinedEmitter([IsoLine(others, config.iso_sigma, config.line_sigma), *guided])
 
     @property
     def learns(self) -> bool:
@@ -180,11 +175,10 @@ class Plan:
         fitness = jnp.asarray(results.returns, jnp.float32)
         repertoire, added = add(state.repertoire, policies, fitness, results.descriptors, born)
         counts = (jnp.sum(results.lengths), *added)
-        return State(
+        return state._replace(
             repertoire=repertoire,
             emitter=self.emitter.tell(state.emitter, experience),
             experience=experience,
-            key=state.key,
             generation=state.generation + 1,
             offset=self._offset(state, fitness),
             counts=Counts(*(a + b for a, b in zip(state.counts, counts, strict=True))),
@@ -210,58 +204,6 @@ def as_td3(policies: Tree) -> Policy:
     """Return policies as TD3 plays them, without noise."""
     count = len(jax.tree.leaves(policies)[0])
     return Policy(policies, None, jnp.zeros(count))
-
-
-class Reevaluation(NamedTuple):
-    """The results of policies that were played again."""
-
-    fitness: np.ndarray  # [policies, episodes]
-    descriptor: np.ndarray  # [policies, episodes, size]
-
-
-class Illuminator(abc.ABC):
-    """Grows a repertoire. Abstract; the final ones are for native and for host environments."""
-
-    plan: Plan
-    state: State
-
-    @abc.abstractmethod
-    def advance(self, generations: int) -> None:
-        """Run that many generations."""
-
-    @abc.abstractmethod
-    def replay(self, cells: np.ndarray) -> Reevaluation:
-        """Play the policies of filled cells in the episodes in which they were found."""
-
-    @abc.abstractmethod
-    def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
-        """Play the policies of filled cells in episodes that no policy has played before."""
-
-    def run_cells(
-        self, cells: np.ndarray, run: Callable[[Tree, np.ndarray], list[EpisodeResults]]
-    ) -> Reevaluation:
-        """Run the policies of filled cells, as many at a time as a generation has: `run(policies,
-        rows)` gives the results of each episode of those rows of `cells`."""
-        size, count, parts = self.plan.size, len(cells), []
-        for begin in range(0, count, size):
-            rows = np.arange(begin, begin + size) % count
-            results = run(policies_in(self.state.repertoire, cells[rows]), rows)
-            parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
-        fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-        return Reevaluation(fitness, descriptor)
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Release environments."""
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        jax.block_until_ready(self.state)
-
-    @property
-    def faults(self) -> dict[str, int]:
-        """Faults of environments that were survived, counted since the start."""
-        return {}
 
 
 @shared

@@ -127,23 +127,6 @@ def nearest(repertoire: Repertoire, descriptor: Float[Array, " size"]) -> Int32[
     return jnp.argmin(jnp.where(repertoire.filled, away, jnp.inf)).astype(jnp.int32)
 
 
-def qd_score(repertoire: Repertoire, offset: float | Scalar) -> Scalar:
-    """Return the sum of `fitness - offset` over filled cells. A policy below the offset counts as
-    zero, so that filling a cell never lowers the score."""
-    above = jnp.maximum(repertoire.fitness - offset, 0.0)
-    return jnp.sum(jnp.where(repertoire.filled, above, 0.0))
-
-
-def coverage(repertoire: Repertoire) -> Scalar:
-    """Return the fraction of filled cells, in [0, 1]."""
-    return jnp.mean(repertoire.filled, dtype=jnp.float32)
-
-
-def max_fitness(repertoire: Repertoire) -> Scalar:
-    """Return the best fitness; -inf if the repertoire is empty."""
-    return jnp.max(repertoire.fitness)
-
-
 def corrected(
     repertoire: Repertoire, cells: np.ndarray, fitness: np.ndarray, descriptor: np.ndarray
 ) -> Repertoire:
@@ -158,8 +141,14 @@ def corrected(
 
 
 def metrics(repertoire: Repertoire, offset: float | Scalar) -> dict[str, Scalar]:
+    """Return the QD-score, the coverage and the best fitness (-inf if the repertoire is empty).
+
+    The QD-score is the sum of `fitness - offset` over filled cells. A policy below the offset
+    counts as zero, so that filling a cell never lowers the score. The coverage is the fraction of
+    filled cells, in [0, 1]."""
+    above = jnp.maximum(repertoire.fitness - offset, 0.0)
     return {
-        "qd_score": qd_score(repertoire, offset),
-        "coverage": coverage(repertoire),
-        "max_fitness": max_fitness(repertoire),
+        "qd_score": jnp.sum(jnp.where(repertoire.filled, above, 0.0)),
+        "coverage": jnp.mean(repertoire.filled, dtype=jnp.float32),
+        "max_fitness": jnp.max(repertoire.fitness),
     }

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from understudy.qd.emitters import PolicyGradient
-from understudy.qd.map_elites import Counts, Illuminator
+from understudy.qd.illuminators import Illuminator
+from understudy.qd.map_elites import Counts
 from understudy.qd.repertoire import corrected, metrics
 from understudy.runs.csv_log import LogRow
 from understudy.runs.trainable import Capture, Trainable
-from understudy.training.meter import Meter, read_meter
-from understudy.training.update import LearnerState
+from understudy.training.meter import read_meter
 
 SECONDS_AT_ONCE = 2.0  # of generations in one call, because a signal waits until its end
 
@@ -84,7 +84,7 @@ class TrainableRepertoire(Trainable):
         number = max(1, min(iterations, int(SECONDS_AT_ONCE * self._pace)))
         before = time.perf_counter()
         self.illuminator.advance(number)
-        self.illuminator.wait()
+        jax.block_until_ready(self.illuminator.state)
         self._pace = number / max(time.perf_counter() - before, 1e-9)
         self.position.generations = int(self.illuminator.state.generation)
         self._add_counts()
@@ -128,18 +128,16 @@ class TrainableRepertoire(Trainable):
 
     def _learner_metrics(self) -> dict[str, float]:
         """The means of TD3's metrics since the last call; nothing if no emitter learns."""
-        state, found = self.illuminator.state, {}
-        parts = list(state.emitter)
-        for place, emitter in enumerate(self.illuminator.plan.emitter.emitters):
-            if isinstance(emitter, PolicyGradient):
-                learner: LearnerState = parts[place]
-                meter = jax.tree.map(lambda x: np.asarray(x)[None], learner.meter)
-                means, fresh = read_meter(meter, emitter.metric_names)
-                found = {name: float(values[0]) for name, values in means.items()}
-                unused = Meter(*(jnp.asarray(x[0]) for x in fresh))
-                parts[place] = learner._replace(meter=unused)
-        self.illuminator.state = state._replace(emitter=tuple(parts))
-        return found
+        emitter = self.illuminator.plan.emitter.emitters[-1]
+        if not isinstance(emitter, PolicyGradient):
+            return {}
+        state = self.illuminator.state
+        *others, learner = state.emitter
+        meter = jax.tree.map(lambda x: np.asarray(x)[None], learner.meter)
+        means, meter = read_meter(meter, emitter.metric_names)
+        learner = learner._replace(meter=jax.tree.map(lambda x: jnp.asarray(x[0]), meter))
+        self.illuminator.state = state._replace(emitter=(*others, learner))
+        return {name: float(values[0]) for name, values in means.items()}
 
     def evaluate(self) -> LogRow:
         """Score the repertoire by fresh episodes; nothing if that is not wanted."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from understudy.errors import CheckpointError
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-from understudy.qd.repertoire import Repertoire
-from understudy.qd.repertoire_file import CENTROIDS, unpack
+from understudy.qd.repertoire import Repertoire, empty
+from understudy.qd.snapshot import CENTROIDS, unpack
 from understudy.qd.tessellation import Cvt, make_grid
 from understudy.reports import page
 from understudy.reports.growth import EVALUATIONS, METRICS, OFFSET
@@ -48,7 +48,7 @@ def read_map(run_dir: Path | str) -> Map:
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{stored.place} is no checkpoint of a repertoire") from error
     numbers = {name: array for name, array in arrays.items() if not name.startswith("policies")}
-    return Map(unpack(numbers, cells, ()), names)
+    return Map(unpack(numbers, empty(cells, ())), names)
 
 
 def describe_repertoire(run: Run, film: str) -> page.Content:

@@ -7,7 +7,7 @@ import pytest
 
 from understudy.errors import CheckpointError
 from understudy.qd import repertoire as qd
-from understudy.qd.repertoire_file import (
+from understudy.qd.snapshot import (
     describe_cells,
     pack,
     read_cells,
@@ -35,7 +35,7 @@ def load(place, template=TEMPLATE, wanted=None):
     cells = read_cells(place, stored.manifest.get("cells"), arrays)
     if wanted is not None:
         refuse_other_cells(place, cells, wanted)
-    return unpack(arrays, cells, template)
+    return unpack(arrays, empty(cells, template))
 
 
 def grown(cells, count=5):
@@ -75,7 +75,7 @@ def test_only_what_is_filled_is_written():
     assert 0 < filled < GRID.count
     assert {len(array) for array in arrays.values()} == {filled}
     assert all(np.isfinite(array).all() for array in arrays.values())
-    assert_same(unpack(arrays, GRID, TEMPLATE), repertoire)
+    assert_same(unpack(arrays, empty(GRID, TEMPLATE)), repertoire)
 
 
 def test_what_comes_back_can_be_added_to(tmp_path):
@@ -141,7 +141,7 @@ def test_what_is_no_repertoire_is_refused(tmp_path):
 def test_cells_that_are_not_there_are_refused(cell):
     arrays = pack(grown(GRID)) | {"cell": np.array(cell, np.int32)}
     with pytest.raises(CheckpointError, match="numbers of the filled cells"):
-        unpack(arrays, GRID, TEMPLATE)
+        unpack(arrays, empty(GRID, TEMPLATE))
 
 
 def test_a_policy_that_is_not_finite_is_not_written(tmp_path):
