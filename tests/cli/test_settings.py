@@ -119,9 +119,14 @@ def test_the_first_line_names_what_the_settings_come_from(
     run, tmp_path, monkeypatch, file, flags, expected
 ):
     (tmp_path / "my.toml").write_text(file)
-    monkeypatch.setattr("understudy.cli.running.run", lambda *arguments: print(arguments[-1]))
-    code, out, _ = run("train", "--config", "my.toml", *flags)
-    assert code == 0 and out.endswith(f" steps, preset: {expected}\n")
+
+    def stop(*_, **__):
+        raise understudy.UnderstudyError("enough")
+
+    monkeypatch.setattr("understudy.agent.Agent.train", stop)
+    code, out, err = run("train", "--config", "my.toml", *flags)
+    assert code == 2 and err == "understudy: error: enough\n"
+    assert out.splitlines()[0].endswith(f" steps, preset: {expected}")
 
 
 WRONG = {

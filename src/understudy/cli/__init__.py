@@ -7,37 +7,28 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType, ModuleType
-from typing import NamedTuple, NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
-from understudy.cli.parsing import ON_INTERRUPT, fail
+from understudy.cli.parsing import ON_INTERRUPT, Parser, fail
 from understudy.errors import UnderstudyError
 
-
-class Command(NamedTuple):
-    module: str
-    """In this package, with a function `parser(arguments)`. It is imported when needed, because JAX
-    takes a second to import."""
-    usage: str
-    purpose: str
-
-
+# Name -> its arguments and its purpose in the overview. The module of that name in this package has
+# USAGE, `add_flags(parser, arguments)` and `run(options)`; its docstring is the description in its
+# help. It is imported when needed, because JAX takes a second to import.
 COMMANDS = {
-    "train": Command(
-        "train", "train [ALGO] [ENV] …", "train an agent (by default SAC on Pendulum-v1)"
-    ),
-    "illuminate": Command(
-        "illuminate", "illuminate [METHOD] [ENV] …", "find the best policy of every kind"
-    ),
-    "resume": Command("resume", "resume RUN", "continue a run that was interrupted"),
-    "eval": Command("evaluate", "eval RUN", "play a trained agent: its returns, or a video"),
-    "plot": Command("plot", "plot RUN…", "draw the learning curves of one or several runs"),
-    "report": Command("report", "report RUN", "write a run as one HTML page"),
-    "export": Command("export", "export RUN policy.onnx", "write the policy alone as one file"),
-    "sweep": Command("sweep", "sweep ALGO ENV --vary …", "train with many settings and rank them"),
-    "doctor": Command("doctor", "doctor", "show versions, devices, precision, cache and extras"),
-    "list": Command("listing", "list [envs|presets]", "list algorithms, environments or presets"),
+    "train": ("[ALGO] [ENV] …", "train an agent (by default SAC on Pendulum-v1)"),
+    "illuminate": ("[METHOD] [ENV] …", "find the best policy of every kind"),
+    "resume": ("RUN", "continue a run that was interrupted"),
+    "eval": ("RUN", "play a trained agent: its returns, or a video"),
+    "plot": ("RUN…", "draw the learning curves of one or several runs"),
+    "report": ("RUN", "write a run as one HTML page"),
+    "export": ("RUN policy.onnx", "write the policy alone as one file"),
+    "sweep": ("ALGO ENV --vary …", "train with many settings and rank them"),
+    "doctor": ("", "show versions, devices, precision, cache and extras"),
+    "list": ("[envs|presets]", "list algorithms, environments or presets"),
 }
+MODULES = {"eval": "evaluate", "list": "listing"}  # with another name, because Python uses theirs
 
 EXAMPLES = """\
   understudy train td3 HalfCheetah-v5 --steps 100000 --seeds 4 --run runs/cheetah
@@ -108,8 +99,10 @@ def _run(arguments: list[str]) -> None:
 
             print(f"understudy {__version__}")
         else:
-            options = _find(name).parser(rest).parse(rest)
-            options.command(options)
+            command = _find(name)
+            parser = Parser(command.USAGE, command.__doc__)
+            command.add_flags(parser, rest)
+            command.run(parser.parse(rest))
     except UnderstudyError as error:
         fail(str(error))
     except BrokenPipeError:
@@ -122,18 +115,19 @@ def _run(arguments: list[str]) -> None:
         raise SystemExit(130) from None
 
 
-def _find(name: str) -> ModuleType:
+def _find(name: str) -> Any:
     if name not in COMMANDS:
         from understudy.algorithms.config import nearest
 
         known = ", ".join(COMMANDS)
         fail(f"unknown command '{name}'{nearest(name, COMMANDS)}; there are: {known}")
-    return importlib.import_module(f"{__name__}.{COMMANDS[name].module}")
+    return importlib.import_module(f"{__name__}.{MODULES.get(name, name)}")
 
 
 def _overview() -> str:
     commands = "\n".join(
-        f"  understudy {command.usage:27} {command.purpose}" for command in COMMANDS.values()
+        f"  understudy {f'{name} {usage}':27} {purpose}"
+        for name, (usage, purpose) in COMMANDS.items()
     )
     return f"""Understudy: actor-critic reinforcement learning on one JAX engine.
 

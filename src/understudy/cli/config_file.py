@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.algorithms.config import by_topic, nearest
-from understudy.cli.settings import Layer, Plan, Schema, field_names
+from understudy.cli.settings import Plan, Schema, field_names
 from understudy.errors import ConfigError
 
 NAMES = ("algorithm", "env")  # the keys at the top that are no settings
@@ -38,7 +38,9 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def layer_of(path: Path, content: dict[str, Any], schema: Schema) -> tuple[Layer, list[str]]:
+def settings_in(
+    path: Path, content: dict[str, Any], schema: Schema
+) -> tuple[dict[str, Any], list[str]]:
     """The settings in a file that apply to the schema's algorithm, and what is wrong with its
     keys."""
     known = {"run": schema.run_names}
@@ -60,8 +62,8 @@ def layer_of(path: Path, content: dict[str, Any], schema: Schema) -> tuple[Layer
         unknown = [key for key in values if key not in known[table]]
         problems += [_explain_unknown(key, table, schema) for key in unknown]
         found[table] = {key: value for key, value in values.items() if key in known[table]}
-    layer = Layer(found["run"], found[""] | found[schema.name], path.name)
-    return layer, [f"{path}: {'; '.join(problems)}"] if problems else []
+    settings = found["run"] | found[""] | found[schema.name]
+    return settings, [f"{path}: {'; '.join(problems)}"] if problems else []
 
 
 def _explain_unknown(key: str, table: str, schema: Schema) -> str:

@@ -1,5 +1,6 @@
-"""`understudy doctor`: show what is installed, and what could be wrong with it."""
+"""Show versions, devices, precision, the compilation cache and extras."""
 
+import argparse
 import json
 import os
 import platform
@@ -20,14 +21,14 @@ TF32 = (
 )
 
 
-def parser(arguments: list[str]) -> Parser:
-    about = "Show versions, devices, precision, the compilation cache and extras."
-    result = Parser("doctor [--json]", about, _command)
-    result.add_argument("--json", action="store_true", help="print one JSON object")
-    return result
+USAGE = "doctor [--json]"
 
 
-def _command(options: Any) -> None:
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
     found = examine()
     print(json.dumps(found) if options.json else "\n".join(_lines(found)))
 

@@ -1,4 +1,5 @@
-"""`understudy eval`."""
+"""Play a trained agent and print its returns. The episodes have fixed seeds that training never
+used. Of a repertoire all policies play fresh episodes, or only the policy nearest to a behavior."""
 
 import argparse
 import json
@@ -9,53 +10,53 @@ import numpy as np
 
 from understudy.agent import Agent
 from understudy.agent.illumination import Illumination
+from understudy.cli import printing
 from understudy.cli.parsing import Parser, add_device, count, entry, hint, quoted
 from understudy.cli.playing import add_policy, choose_agent, film, open_run
-from understudy.cli.printing import at_best, describe_metrics, describe_returns, spell_behavior
 from understudy.errors import ConfigError
 from understudy.ops.statistics import summary as summarize
 from understudy.runs.progress import compact
 from understudy.runs.run_directory import RUN_JSON
 
-DESCRIPTION = """\
-Play a trained agent and print its returns. The episodes have fixed seeds that training never used.
-Of a repertoire all policies play fresh episodes, or only the policy nearest to a behavior."""
+USAGE = "eval RUN [flags]"
 
 
-def parser(arguments: list[str]) -> Parser:
-    result = Parser("eval RUN [flags]", DESCRIPTION, _eval)
-    add_policy(result)
-    add = result.add_argument
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    add_policy(parser)
+    add = parser.add_argument
     add("--episodes", type=count, default=10, metavar="N", help="episodes per seed (default: 10)")
     add("--seed", type=int, metavar="N", help="seed of the episodes (default: the run's own)")
     add("--stochastic", action="store_true", help="explore as in training: sample, or add noise")
     add("--epsilon", type=float, metavar="X", help="share of random actions (discrete actions)")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--video", type=Path, metavar="FILE", help="film an episode, too, as .mp4 or .gif")
-    add_device(result, "auto, JAX's choice")
-    return result
+    add_device(parser, "auto, JAX's choice")
 
 
-# The result for --json, the lines to print, and the commands that make sense next.
+# The result for --json, the lines to print below the title, and the commands that make sense next.
 Evaluation = tuple[dict[str, Any], list[str], list[str]]
 
 
-def _eval(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     with open_run(options) as opened:
         agents_only = (options.stochastic, options.seed, options.epsilon) != (False, None, None)
         if isinstance(opened, Illumination) and agents_only:
-            raise ConfigError(f"{options.run} is a repertoire: --seed, --stochastic and --epsilon "
-                              "are for agents")  # fmt: skip
+            only = "--seed, --stochastic and --epsilon are for agents"
+            raise ConfigError(f"{options.run} is a repertoire: {only}")
         filmed = options.video and film(choose_agent(opened, options.at)[0], options.video)
         if isinstance(opened, Agent):
-            result, lines, commands = _evaluate_agent(opened, options)
+            evaluation = _evaluate_agent(opened, options)
+        elif options.at is None:
+            evaluation = _evaluate_repertoire(opened, options)
         else:
-            evaluate = _evaluate_repertoire if options.at is None else _evaluate_policy
-            result, lines, commands = evaluate(opened, options)
+            evaluation = _evaluate_policy(opened, options)
+        done, unit = printing.progress_of(opened)
+        title = f"{printing.name_run(opened)} after {done:,} {unit}{printing.name_seeds(opened)}"
+    result, lines, commands = evaluation
     if options.json:
         print(json.dumps(result))
         return
-    print("\n".join([*lines, filmed] if filmed else lines))
+    print("\n".join([title, *lines, *([filmed] if filmed else [])]))
     if (options.run / RUN_JSON).exists():  # a whole run, not a checkpoint
         video = f" --video {quoted(options.video)}" if options.video else ""
         commands.insert(0, f"report {quoted(options.run)}{video}")
@@ -69,13 +70,8 @@ def _evaluate_agent(agent: Agent, options: argparse.Namespace) -> Evaluation:
         deterministic=not options.stochastic,
         epsilon=options.epsilon,
     )
-    several = agent.num_seeds > 1
-    seeds = f", seeds {agent.seed}–{agent.seed + agent.num_seeds - 1}" * several
-    lines = [
-        f"{agent.name} on {agent.env_title} after {agent.steps:,} steps{seeds}",
-        describe_returns(result, agent),
-    ]
-    for seed, returns in enumerate(result["returns"] if several else (), agent.seed):
+    lines = [printing.describe_returns(result, agent)]
+    for seed, returns in enumerate(result["returns"] if agent.num_seeds > 1 else (), agent.seed):
         own = summarize(returns)
         lines.append(f"  seed {seed}: {compact(own['mean'])} ± {compact(own['std'])}")
     return result, lines, [f"export {quoted(options.run)} policy.onnx"]
@@ -93,11 +89,10 @@ def _evaluate_repertoire(found: Illumination, options: argparse.Namespace) -> Ev
     }
     over = f"({_fresh(options.episodes)} of every policy)"
     lines = [
-        _title(found),
-        entry("as found", describe_metrics(repertoire.metrics, repertoire.offset)),
-        entry("corrected", f"{describe_metrics(corrected.metrics)} {over}"),
+        entry("as found", printing.describe_metrics(repertoire.metrics, repertoire.offset)),
+        entry("corrected", f"{printing.describe_metrics(corrected.metrics)} {over}"),
     ]
-    at = at_best(found)
+    at = printing.at_best(found)
     return result, lines, [f"eval {place}{at}", f"export {place} policy.onnx{at}"]
 
 
@@ -118,13 +113,9 @@ def _evaluate_policy(found: Illumination, options: argparse.Namespace) -> Evalua
     }
     as_found = f"cell {cell}, found with fitness {compact(fitness)} at {_named(names, descriptor)}"
     now = f"fitness {compact(returns['mean'])} ± {compact(returns['std'])} at {_named(names, mean)}"
-    lines = [_title(found), entry("nearest", as_found), f"{_fresh(options.episodes)}: {now}"]
-    at = spell_behavior(options.at)
+    lines = [entry("nearest", as_found), f"{_fresh(options.episodes)}: {now}"]
+    at = printing.spell_behavior(options.at)
     return result, lines, [f"export {quoted(options.run)} policy.onnx --at {at}"]
-
-
-def _title(found: Illumination) -> str:
-    return f"{found.name} on {found.env_name} after {found.evaluations:,} evaluations"
 
 
 def _fresh(episodes: int) -> str:

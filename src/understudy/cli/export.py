@@ -1,4 +1,5 @@
-"""`understudy export`."""
+"""Write the policy alone as one file: with several seeds the policy of the best one, of a
+repertoire the best policy or the one that --at chooses."""
 
 import argparse
 from pathlib import Path
@@ -6,22 +7,16 @@ from pathlib import Path
 from understudy.cli.parsing import Parser, entry
 from understudy.cli.playing import add_policy, choose_agent, open_run
 
-DESCRIPTION = """\
-Write the policy alone as one file: with several seeds the policy of the best one, of a repertoire
-the best policy or the one that --at chooses."""
+USAGE = "export RUN FILE"
 
 
-def parser(arguments: list[str]) -> Parser:
-    result = Parser("export RUN FILE", DESCRIPTION, _export)
-    add_policy(result)
-    result.add_argument(
-        "file", type=Path, metavar="FILE",
-        help="policy.onnx, or policy.safetensors, which understudy.runner plays without JAX",
-    )  # fmt: skip
-    return result
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    add_policy(parser)
+    what = "policy.onnx, or policy.safetensors, which understudy.runner plays without JAX"
+    parser.add_argument("file", type=Path, metavar="FILE", help=what)
 
 
-def _export(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     with open_run(options) as opened:
         agent, name = choose_agent(opened, options.at)
         path = agent.export(options.file)

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import itertools
 from collections import ChainMap
 from collections.abc import Collection
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from understudy.algorithms.config import Config, by_topic, field_docs, shown_name
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, show
-from understudy.cli.settings import Layer, Plan, Schema, make_plan, takes_list
+from understudy.cli.settings import Plan, Schema, field_names, make_plan, takes_list
 
 ENVIRONMENT = "a Gymnasium id, or a name such as jax:Pendulum-v1 (see understudy list envs)"
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
@@ -22,12 +21,9 @@ and the preset overrides the defaults shown here. "none" means no value."""
 
 def read_config_file(arguments: list[str]) -> dict[str, Any]:
     """The content of the file that `--config` names; empty without that flag."""
-    path = ""
-    for argument, following in itertools.pairwise([*arguments, "--"]):
-        if argument == "--config" and not following.startswith("-"):
-            path = following
-        elif argument.startswith("--config="):
-            path = argument.removeprefix("--config=")
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--config", nargs="?")  # the parser of the command refuses one without file
+    path = early.parse_known_args(arguments)[0].config
     return config_file.read(Path(path)) if path else {}
 
 
@@ -43,10 +39,11 @@ def words_of(arguments: list[str]) -> list[str]:
     return words
 
 
-def add_run(parser: Parser, kind: str, schema: Schema, env: str, content: dict[str, Any]) -> Parser:
+def add_run(parser: Parser, kind: str, schema: Schema, env: str, content: dict[str, Any]) -> None:
     """Add the arguments of a command that starts a run. `kind` is the name of the first one in the
     usage, `content` that of the config file."""
-    parser.set_defaults(schema=schema, content=content, chosen_env=env)
+    parser.epilog = PRECEDENCE
+    parser.set_defaults(content=content, chosen_env=env)
     names = f"one of {', '.join(schema.configs)}"
     parser.add_argument("name", nargs="?", metavar=kind, help=names)
     parser.add_argument("env", nargs="?", metavar="ENV", help=ENVIRONMENT)
@@ -57,23 +54,23 @@ def add_run(parser: Parser, kind: str, schema: Schema, env: str, content: dict[s
     add("--print-config", action="store_true", help="print all settings as such a file and exit")
     add("--quiet", action="store_true", help="show no progress bar")
     add_settings(parser, group, schema, f"settings of {shown_name(schema.name)}")
-    return parser
 
 
 def add_settings(parser: Parser, group: Any, schema: Schema, title: str) -> None:
     """Add a flag for every setting: those of the run to `group`, those of the algorithm to a group
     for each topic."""
+    parser.set_defaults(schema=schema)
     for section, names in schema.sections.items():
-        _add_fields(group, section, "run", names)
+        _add_fields(group, section, names)
     for topic, fields in by_topic(schema.config_class).items():
         own = parser.add_argument_group(title + f": {topic}" * bool(topic))
-        _add_fields(own, schema.config_class, "config", [field.name for field in fields])
+        _add_fields(own, schema.config_class, [field.name for field in fields])
     configs = [one for one in (schema.config_class, *schema.sections) if issubclass(one, Config)]
     parser.refused = ChainMap(*(dict(one.refused) for one in configs))
     parser.renamed = ChainMap(*(dict(one.renamed) for one in configs))
 
 
-def _add_fields(group: Any, config_class: type, kind: str, names: Collection[str]) -> None:
+def _add_fields(group: Any, config_class: type, names: Collection[str]) -> None:
     docs = field_docs(config_class)
     for field in dataclasses.fields(config_class):
         if field.name not in names:
@@ -87,7 +84,6 @@ def _add_fields(group: Any, config_class: type, kind: str, names: Collection[str
         several = field.type == tuple[str, ...]  # may also be given one by one
         group.add_argument(
             "--" + field.name.replace("_", "-"),
-            dest=f"{kind}:{field.name}",
             action="extend" if several else "store",
             type=(lambda text: text.split(",")) if several else parse_value,
             metavar=_placeholder(field.type),
@@ -119,23 +115,18 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def flags_in(options: argparse.Namespace) -> Layer:
+def flags_in(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that are given as flags."""
-    run, config = (
-        {
-            name.removeprefix(kind): value
-            for name, value in vars(options).items()
-            if name.startswith(kind) and value is not None
-        }
-        for kind in ("run:", "config:")
-    )
-    return Layer(run, config, "your flags")
+    names = {*options.schema.run_names, *field_names(options.schema.config_class)}
+    given = vars(options).items()
+    return {name: value for name, value in given if name in names and value is not None}
 
 
 def plan_run(options: argparse.Namespace) -> Plan:
     """The plan that the flags and the config file of an `add_run` command ask for."""
-    layers, problems = [flags_in(options)], []
+    schema, layers, problems = options.schema, {}, []
     if options.config is not None:
-        layer, problems = config_file.layer_of(options.config, options.content, options.schema)
-        layers.insert(0, layer)
-    return make_plan(options.schema, options.chosen_env, layers, problems)
+        values, problems = config_file.settings_in(options.config, options.content, schema)
+        layers[options.config.name] = values
+    layers["your flags"] = flags_in(options)
+    return make_plan(schema, options.chosen_env, layers, problems)

@@ -1,25 +1,24 @@
-"""`understudy illuminate`: quality-diversity."""
+"""Find the best policy of every kind of behavior. The policies, their map and their log go to a
+directory. The defaults of METHOD and ENV are pga-me and jax:PointNavigation-v0."""
 
 import argparse
 import dataclasses
 import math
 from typing import Any, final
 
-from understudy.agent.illumination import METHODS, Illumination
+from understudy.agent.illumination import METHODS
 from understudy.algorithms.config import Config, nearest, setting
-from understudy.cli.flags import PRECEDENCE, add_run, plan_run, read_config_file, words_of
-from understudy.cli.parsing import Parser, device_of
-from understudy.cli.running import cluster_of, start
-from understudy.cli.settings import Plan, RunSettings, Schema, field_names
+from understudy.cli.flags import add_run, plan_run, read_config_file, words_of
+from understudy.cli.parsing import Parser
+from understudy.cli.running import open_loggers, resources_of, start
+from understudy.cli.settings import RunSettings, Schema, field_names
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError
 from understudy.runs.config import QDRunConfig
 
+USAGE = "illuminate [METHOD] [ENV] [flags]"
 DEFAULT_METHOD, DEFAULT_ENVIRONMENT = "pga-me", "jax:PointNavigation-v0"
-DESCRIPTION = """\
-Find the best policy of every kind of behavior. The policies, their map and their log go to a
-directory. The defaults of METHOD and ENV are pga-me and jax:PointNavigation-v0."""
 LOGS = 50  # in a run, by default
 
 
@@ -36,16 +35,15 @@ class IlluminationSettings(Config):
     one)."""
 
 
-def parser(arguments: list[str]) -> Parser:
+def add_flags(parser: Parser, arguments: list[str]) -> None:
     """The flags depend on the method, which the arguments or the config file name."""
     content = read_config_file(arguments)
     name, env = _names(words_of(arguments), content)
-    result = Parser("illuminate [METHOD] [ENV] [flags]", DESCRIPTION, _illuminate, PRECEDENCE)
     sections = (IlluminationSettings, RunSettings, Guard, Cluster, QDRunConfig)
     fields = {section: field_names(section) for section in sections}
     fields[Cluster] = ["collectors", "address"]
     configs = {name: method.config_class for name, method in METHODS.items()}
-    return add_run(result, "METHOD", Schema(name, configs, fields), env, content)
+    add_run(parser, "METHOD", Schema(name, configs, fields), env, content)
 
 
 def _names(words: list[str], content: dict[str, Any]) -> tuple[str, str]:
@@ -59,7 +57,7 @@ def _names(words: list[str], content: dict[str, Any]) -> tuple[str, str]:
     return method, env or content.get("env", DEFAULT_ENVIRONMENT)
 
 
-def _illuminate(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     plan = plan_run(options)
     given, size = plan.run[IlluminationSettings], plan.config.generation_size
     usual = 5_000 if plan.env == DEFAULT_ENVIRONMENT else 20_000
@@ -68,18 +66,7 @@ def _illuminate(options: argparse.Namespace) -> None:
     every = run_config.log_every or max(1, generations // LOGS)
     plan.run[IlluminationSettings] = dataclasses.replace(given, evaluations=total)
     plan.run[QDRunConfig] = run_config = dataclasses.replace(run_config, log_every=every)
-    start(options, plan, _make_illumination, total, run_config, f"{total:,} evaluations")
-
-
-def _make_illumination(plan: Plan) -> Illumination:
-    run = plan.run[RunSettings]
-    return METHODS[plan.schema.name](
-        plan.env,
-        plan.config,
-        descriptor=plan.run[IlluminationSettings].descriptor,
-        seed=run.seed,
-        env_workers=run.env_workers,
-        guard=plan.run[Guard],
-        cluster=cluster_of(plan),
-        device=device_of(run.device),
-    )
+    loggers = open_loggers(plan.run[RunSettings].logger)
+    method = METHODS[plan.schema.name]
+    found = method(plan.env, plan.config, descriptor=given.descriptor, **resources_of(plan))
+    start(options, plan, found, total, run_config, loggers)

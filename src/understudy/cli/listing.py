@@ -1,4 +1,6 @@
-"""`understudy list`."""
+"""List algorithms, environments or presets."""
+
+import argparse
 
 import gymnasium
 
@@ -15,12 +17,15 @@ EXTRAS = {
 }
 
 
-def parser(arguments: list[str]) -> Parser:
-    what = {"algorithms": _algorithms, "envs": _environments, "presets": _presets}
-    about = "List algorithms, environments or presets."
-    result = Parser("list [algorithms|envs|presets]", about, lambda options: what[options.what]())
-    result.add_argument("what", nargs="?", choices=tuple(what), default="algorithms")
-    return result
+USAGE = "list [algorithms|envs|presets]"
+
+
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    parser.add_argument("what", nargs="?", choices=tuple(LISTS), default="algorithms")
+
+
+def run(options: argparse.Namespace) -> None:
+    LISTS[options.what]()
 
 
 def _algorithms() -> None:
@@ -47,3 +52,6 @@ def _presets() -> None:
         for env, preset in config_class.presets.items():
             changes = ", ".join(f"{key}={show(value)}" for key, value in preset.items())
             print(f"{name:10} {env:24} {changes}")
+
+
+LISTS = {"algorithms": _algorithms, "envs": _environments, "presets": _presets}

@@ -5,10 +5,9 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
-
-Command = Callable[[argparse.Namespace], None]
 
 # Called if a command is interrupted before its run has begun.
 ON_INTERRUPT: list[Callable[[], object]] = []
@@ -51,17 +50,17 @@ def show(value: Any) -> str:
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line that name the nearest flag."""
 
-    def __init__(self, usage: str, about: str, command: Command, epilog: str = ""):
-        """`usage` begins with the name of the command; `command` runs it."""
+    def __init__(self, usage: str, about: str):
+        """`usage` begins with the name of the command."""
         super().__init__(
             prog=f"understudy {usage.split()[0]}",
             usage=f"understudy {usage}",
             description=about,
-            epilog=epilog,
             allow_abbrev=False,
-            formatter_class=_Help,
+            formatter_class=partial(
+                argparse.RawDescriptionHelpFormatter, max_help_position=34, width=100
+            ),
         )
-        self.set_defaults(command=command)
         # argparse would take -0.5,0.3 and -1e3 for flags.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.refused: Mapping[str, str] = {}  # settings that do not exist here -> why
@@ -90,12 +89,6 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-@final
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=34, width=100)
-
-
 def count(text: str) -> int:
     """Parse a whole number of at least 1, which may be written 1e6."""
     try:
@@ -112,10 +105,10 @@ def add_loading(parser: Parser, what: str = "a run directory") -> None:
     """Add RUN, and the flags that allow what a file alone must not decide."""
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help=what)
-    add("--env", metavar="ENV",
-        help="the environment, if the run does not name it: module:Class, or an id")  # fmt: skip
-    add("--trust-environment", action="store_true",
-        help="import the module that the run names as its environment's")  # fmt: skip
+    env = "the environment, if the run does not name it: module:Class, or an id"
+    add("--env", metavar="ENV", help=env)
+    trust = "import the module that the run names as its environment's"
+    add("--trust-environment", action="store_true", help=trust)
 
 
 def add_device(parser: Parser, default: str) -> None:

@@ -42,10 +42,8 @@ def open_run(options: argparse.Namespace) -> Iterator[Agent | Illumination]:
     """Load the run or checkpoint `options.run`, to play it in this process alone."""
     method = _method_of(options.run)
     if method is None and getattr(options, "at", None) is not None:
-        raise ConfigError(
-            f"--at chooses from a repertoire (understudy illuminate), and {options.run} holds an "
-            "agent"
-        )
+        where = f"from a repertoire (understudy illuminate), and {options.run} holds an agent"
+        raise ConfigError(f"--at chooses {where}")
     device = getattr(options, "device", None)
     with contextlib.closing(load_run(options, method, Cluster(), device)) as opened:
         yield opened
@@ -85,13 +83,9 @@ def choose_agent(opened: Agent | Illumination, behavior: list[float] | None) -> 
     if isinstance(opened, Agent):
         return opened, f"{opened.name} on {opened.env_name}, {opened.steps:,} steps"
     repertoire = opened.repertoire
-    if behavior is None:
-        agent = repertoire.best  # refuses an empty repertoire
-        cell = int(repertoire.filled[repertoire.fitness.argmax()])
-    else:
-        cell = repertoire.nearest(behavior)
-        agent = repertoire.agent(cell)
-    return agent, f"{opened.name} on {agent.env_name}, cell {cell}"
+    repertoire.refuse_empty()
+    cell = repertoire.nearest(behavior) if behavior else int(repertoire.cells.fitness.argmax())
+    return repertoire.agent(cell), f"{opened.name} on {opened.env_name}, cell {cell}"
 
 
 def film(agent: Agent, out: Path) -> str:

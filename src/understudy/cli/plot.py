@@ -1,4 +1,5 @@
-"""`understudy plot`."""
+"""Draw the learning curves of one or several runs, or the growth of repertoires. Runs that differ
+only in their seed become one curve with a 95 % interval."""
 
 import argparse
 from pathlib import Path
@@ -10,28 +11,22 @@ from understudy.reports.growth import growth
 from understudy.reports.run_log import read_runs
 from understudy.runs.run_directory import CURVE
 
+USAGE = "plot RUN… [-o FILE]"
 COMPARISON = "comparison.png"
-DESCRIPTION = """\
-Draw the learning curves of one or several runs, or the growth of repertoires. Runs that differ only
-in their seed become one curve with a 95 % interval."""
 
 
-def parser(arguments: list[str]) -> Parser:
-    result = Parser("plot RUN… [-o FILE]", DESCRIPTION, _plot)
-    result.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
-    result.add_argument(
-        "-o", "--out", type=Path, metavar="FILE",
-        help=f".png, .svg or .pdf (default: {CURVE} in the run, {COMPARISON} here for several)",
-    )  # fmt: skip
-    return result
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
+    what = f".png, .svg or .pdf (default: {CURVE} in the run, {COMPARISON} here for several)"
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help=what)
 
 
-def _plot(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     first, *others = options.runs
-    runs, out = read_runs(options.runs), options.out
+    runs = read_runs(options.runs)
     if len({run.illuminates for run in runs}) == 2:
         raise ConfigError("some of these runs are of agents, some of repertoires: plot them apart")
-    out = out or (Path(COMPARISON) if others else first / CURVE)
+    out = options.out or (Path(COMPARISON) if others else first / CURVE)
     if runs[0].illuminates:
         picture = growth(options.runs, out)
     elif others:

@@ -8,6 +8,26 @@ from understudy.agent.illumination import Illumination
 from understudy.runs.progress import compact
 
 
+def name_run(trained: Agent | Illumination) -> str:
+    """What is trained, and on which environment."""
+    env = trained.env_title if isinstance(trained, Agent) else trained.env_name
+    return f"{trained.name} on {env}"
+
+
+def name_seeds(trained: Agent | Illumination) -> str:
+    """The seeds, where there are several."""
+    if isinstance(trained, Agent) and trained.num_seeds > 1:
+        return f", seeds {trained.seed}–{trained.seed + trained.num_seeds - 1}"
+    return ""
+
+
+def progress_of(trained: Agent | Illumination) -> tuple[int, str]:
+    """How much is done, and what is counted."""
+    if isinstance(trained, Agent):
+        return trained.steps, "steps"
+    return trained.evaluations, "evaluations"
+
+
 def describe_returns(result: dict[str, Any], agent: Agent) -> str:
     """An evaluation in one line."""
     several = agent.num_seeds > 1

@@ -1,4 +1,4 @@
-"""`understudy report`."""
+"""Write a run as one HTML page: curves, evaluations or a map, settings, a video."""
 
 import argparse
 from pathlib import Path
@@ -8,19 +8,18 @@ from understudy.cli.playing import choose_agent, film, open_run
 from understudy.reports.report import report
 from understudy.reports.run_log import read_run
 
+USAGE = "report RUN [flags]"
 
-def parser(arguments: list[str]) -> Parser:
-    about = "Write a run as one HTML page: curves, evaluations or a map, settings, a video."
-    result = Parser("report RUN [flags]", about, _report)
-    add_loading(result)
-    add = result.add_argument
+
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    add_loading(parser)
+    add = parser.add_argument
     add("-o", "--out", type=Path, metavar="FILE", help="(default: report.html in the run)")
-    add("--video", type=Path, metavar="FILE",
-        help="a video (.mp4 or .gif) for the page; a missing file is recorded first")  # fmt: skip
-    return result
+    what = "a video (.mp4 or .gif) for the page; a missing file is recorded first"
+    add("--video", type=Path, metavar="FILE", help=what)
 
 
-def _report(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     read_run(options.run)  # refuses what is no run before an episode is filmed
     if options.video is not None and not options.video.exists():
         with open_run(options) as opened:

@@ -1,4 +1,4 @@
-"""`understudy resume`."""
+"""Continue a run from its newest checkpoint, as if it had never stopped."""
 
 import argparse
 import json
@@ -11,7 +11,8 @@ from understudy.algorithms.config import shown_name
 from understudy.cli import config_file
 from understudy.cli.parsing import Parser, add_device, add_loading, count, hint, quoted
 from understudy.cli.playing import load_run
-from understudy.cli.running import CONFIG, open_loggers, progress_of, run
+from understudy.cli.printing import progress_of
+from understudy.cli.running import CONFIG, open_loggers, proceed
 from understudy.distributed.config import Cluster
 from understudy.errors import CheckpointError, ConfigError
 from understudy.reading import read_bytes
@@ -21,24 +22,22 @@ from understudy.runs.run_directory import RUN_JSON
 from understudy.runs.schema import table, text, whole
 from understudy.training.devices import configure_process
 
+USAGE = "resume RUN [flags]"
 
-def parser(arguments: list[str]) -> Parser:
-    about = "Continue a run from its newest checkpoint, as if it had never stopped."
-    result = Parser("resume RUN [flags]", about, _resume)
-    add_loading(result)
-    add = result.add_argument
-    add("--steps", type=count, metavar="N",
-        help="steps in total, including those done (default: the total it was started with)",
-    )  # fmt: skip
+
+def add_flags(parser: Parser, arguments: list[str]) -> None:
+    add_loading(parser)
+    add = parser.add_argument
+    steps = "steps in total, including those done (default: the total it was started with)"
+    add("--steps", type=count, metavar="N", help=steps)
     add("--evaluations", type=count, metavar="N", help="the same for quality-diversity")
-    add("--address", metavar="HOST:PORT",
-        help="the Ray cluster to join, auto or host:port, if the run had joined one")  # fmt: skip
-    add_device(result, "the one it was started with")
+    address = "the Ray cluster to join, auto or host:port, if the run had joined one"
+    add("--address", metavar="HOST:PORT", help=address)
+    add_device(parser, "the one it was started with")
     add("--quiet", action="store_true", help="show no progress bar")
-    return result
 
 
-def _resume(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     about, config = _read_about(options.run)
     settings = _started_with(options.run)
     method = METHODS.get(about["algorithm"])
@@ -49,9 +48,7 @@ def _resume(options: argparse.Namespace) -> None:
             f"give --{unit} instead of --{other}"
         )
     total = getattr(options, unit) or about["total_steps"]
-    cluster = _cluster(about, options.address)
-    if method is None:
-        _suit(about)
+    cluster = _set_up(about, options.address)
     trained = load_run(options, method, cluster, options.device or settings.get("device", "auto"))
     done, _ = progress_of(trained)
     if done >= total:
@@ -63,31 +60,20 @@ def _resume(options: argparse.Namespace) -> None:
     if isinstance(trained, Illumination):  # whole generations
         total = -(-total // trained.config.generation_size) * trained.config.generation_size
     loggers = open_loggers(settings.get("logger", []))
-    first_line = f"going on at {done:,} of {total:,} {unit}, preset: {trained.preset}"
-    run(trained, options.run, total, config, loggers, not options.quiet, first_line)
+    proceed(trained, options.run, total, config, loggers, not options.quiet)
 
 
-def _suit(about: dict[str, Any]) -> None:
-    """Set up the process by what run.json says. The checkpoint is too large to be read twice."""
+def _set_up(about: dict[str, Any], address: str | None) -> Cluster | None:
+    """Set up the process by what run.json says, because the checkpoint is too large to be read
+    twice. Return the run's own cluster at the address given now; None leaves it to loading."""
+    if address is not None and not isinstance(about.get("cluster"), dict):
+        raise ConfigError("--address is for a run that had a cluster, and this one had none")
     algorithm = available().get(about["algorithm"])
     try:
-        if algorithm is not None:  # loading explains an unknown one
+        if algorithm is not None:  # otherwise a method, or unknown, which loading explains
             configure_process(algorithm.config_class(**about["config"]).needs)
+        return None if address is None else Cluster(**about["cluster"] | {"address": address})
     except (KeyError, TypeError, OverflowError, ConfigError) as error:
-        raise CheckpointError(f"{RUN_JSON} is damaged: {error}") from error
-
-
-def _cluster(about: dict[str, Any], address: str | None) -> Cluster | None:
-    """The run's own cluster at the address given now; None leaves it to loading."""
-    if address is None:
-        return None
-    stored = about.get("cluster")
-    if not isinstance(stored, dict):
-        raise ConfigError("--address is for a run that had a cluster, and this one had none")
-    settings: dict[str, Any] = {**stored, "address": address}
-    try:
-        return Cluster(**settings)
-    except (TypeError, ConfigError) as error:
         raise CheckpointError(f"{RUN_JSON} is damaged: {error}") from error
 
 

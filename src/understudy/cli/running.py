@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -13,11 +13,11 @@ from typing import Any, NoReturn, final
 from understudy.agent import Agent
 from understudy.agent.illumination import HEAT_MAP, Illumination
 from understudy.agent.training import Summary
-from understudy.cli import config_file
-from understudy.cli.parsing import ON_INTERRUPT, entry, hint, quoted
-from understudy.cli.printing import at_best, describe_metrics, describe_returns
+from understudy.cli import config_file, printing
+from understudy.cli.parsing import ON_INTERRUPT, device_of, entry, hint, quoted
 from understudy.cli.settings import Plan, RunSettings
 from understudy.distributed.config import Cluster
+from understudy.envs.fault_guard import Guard
 from understudy.errors import ConfigError, UnderstudyError
 from understudy.ops.statistics import summary as summarize
 from understudy.qd.run import QDSummary
@@ -31,17 +31,35 @@ REPLAY_LOG = "understudy.training.replay"  # says how large the buffer is before
 CONFIG = "config.toml"  # in a run directory: `understudy train --config` starts the same run again
 
 
+def open_loggers(names: Sequence[str]) -> list[Logger]:
+    """Open loggers before anything else, so that a missing package leaves nothing behind."""
+    return [BY_NAME[name]() for name in names]
+
+
+def resources_of(plan: Plan) -> dict[str, Any]:
+    """The arguments that agents and quality-diversity methods share."""
+    run, cluster = plan.run[RunSettings], plan.run[Cluster]
+    if cluster.address is not None and not cluster.remote:
+        raise ConfigError("address is the Ray cluster of the collectors: give --collectors, too")
+    return {
+        "seed": run.seed,
+        "env_workers": run.env_workers,
+        "guard": plan.run[Guard],
+        # None where one process on one device does everything.
+        "cluster": cluster if cluster.remote or cluster.devices > 1 else None,
+        "device": device_of(run.device),
+    }
+
+
 def start(
     options: argparse.Namespace,
     plan: Plan,
-    make: Callable[[Plan], Agent | Illumination],
+    trained: Agent | Illumination,
     total: int,
     config: RunConfig | QDRunConfig,
-    first_line: str,
+    loggers: list[Logger],
 ) -> None:
     """Start the run that is planned, or print its settings."""
-    loggers = open_loggers(plan.run[RunSettings].logger)
-    trained = make(plan)
     trained.preset = plan.preset
     text = config_file.text(plan)
     if options.print_config:
@@ -49,23 +67,12 @@ def start(
         print(text, end="")
         return
     run_dir = new_directory(options.run, plan.schema.name, plan.env)
-    _make(run_dir)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{run_dir} cannot be made: {error.strerror}") from error
     write_whole(run_dir / CONFIG, text)
-    line = f"{first_line}, preset: {plan.preset}"
-    run(trained, run_dir, total, config, loggers, not options.quiet, line)
-
-
-def open_loggers(names: Sequence[str]) -> list[Logger]:
-    """Open loggers before anything else, so that a missing package leaves nothing behind."""
-    return [BY_NAME[name]() for name in names]
-
-
-def cluster_of(plan: Plan) -> Cluster | None:
-    """The cluster of a plan; None where one process on one device does everything."""
-    cluster: Cluster = plan.run[Cluster]
-    if cluster.address is not None and not cluster.remote:
-        raise ConfigError("address is the Ray cluster of the collectors: give --collectors, too")
-    return cluster if cluster.remote or cluster.devices > 1 else None
+    proceed(trained, run_dir, total, config, loggers, not options.quiet)
 
 
 def new_directory(wanted: Path | None, name: str, env: str) -> Path:
@@ -83,40 +90,26 @@ def new_directory(wanted: Path | None, name: str, env: str) -> Path:
     return directory
 
 
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
-
-
-def progress_of(trained: Agent | Illumination) -> tuple[int, str]:
-    """How much is done, and what is counted."""
-    if isinstance(trained, Illumination):
-        return trained.evaluations, "evaluations"
-    return trained.steps, "steps"
-
-
-def run(
+def proceed(
     trained: Agent | Illumination,
     run_dir: Path,
     total: int,
     config: Any,
     loggers: list[Logger],
     progress: bool,
-    first_line: str,
 ) -> None:
     """Train or illuminate until `total` steps or evaluations, and print how it went."""
-    done, unit = progress_of(trained)
+    done, unit = printing.progress_of(trained)
+    whole = f"{total:,} {unit}"
+    first = f"going on at {done:,} of {whole}" if done else whole + printing.name_seeds(trained)
+    lines = [f"{printing.name_run(trained)}, {first}, preset: {trained.preset}"]
     if isinstance(trained, Illumination):
-        proceed, title = trained.illuminate, trained.env_name
-        cells = entry("behaviors", _describe_cells(trained)) + "\n"
-    else:
-        proceed, title, cells = trained.train, trained.env_title, ""
-    print(f"{trained.name} on {title}, {first_line}\n{cells}{entry('run directory', run_dir)}",
-          flush=True)  # at once: it may take hours until the next line  # fmt: skip
-    with _around(run_dir, f"{total:,} {unit}"), contextlib.closing(trained):
-        summary: Any = proceed(
+        lines.append(entry("behaviors", _describe_cells(trained)))
+    lines.append(entry("run directory", run_dir))
+    print("\n".join(lines), flush=True)  # at once: it may take hours until the next line
+    go_on: Any = trained.illuminate if isinstance(trained, Illumination) else trained.train
+    with _around(run_dir, whole), contextlib.closing(trained):
+        summary = go_on(
             total - done, run=config, run_dir=run_dir, logger=loggers, progress=progress
         )
     if isinstance(trained, Illumination):
@@ -126,12 +119,13 @@ def run(
 
 
 def _print_trained(agent: Agent, summary: Summary, run_dir: Path) -> None:
-    each = " per seed" if agent.num_seeds > 1 else ""
+    several = agent.num_seeds > 1
     rate = summary.steps / max(summary.seconds, 1e-9)
+    each = " per seed" * several
     print(entry("trained for", f"{summary.seconds:.1f} s ({rate:,.0f} steps/s{each})"))
     if summary.returns is not None:
-        returns = summary.returns if agent.num_seeds > 1 else summary.returns[0]
-        print(describe_returns(summarize(returns), agent))
+        returns = summary.returns if several else summary.returns[0]
+        print(printing.describe_returns(summarize(returns), agent))
     print(entry("learning curve", run_dir / CURVE))
     print(entry("checkpoint", checkpoint.place_of(run_dir, agent.steps)))
     place = quoted(run_dir)
@@ -149,22 +143,19 @@ def _print_illuminated(
     found: Illumination, summary: QDSummary, run_dir: Path, episodes: int
 ) -> None:
     rate, metrics = summary.evaluations / max(summary.seconds, 1e-9), summary.metrics
-    lines = {
-        "illuminated for": f"{summary.seconds:.1f} s ({rate:,.0f} evaluations/s)",
-        "repertoire": describe_metrics(metrics, metrics["score_offset"]),
-    }
+    seconds = f"{summary.seconds:.1f} s ({rate:,.0f} evaluations/s)"
+    print(entry("illuminated for", seconds))
+    print(entry("repertoire", printing.describe_metrics(metrics, metrics["score_offset"])))
     if summary.corrected is not None:
         over = f"(over {episodes} fresh episodes each)"
-        lines["corrected"] = f"{describe_metrics(summary.corrected)} {over}"
-    lines |= {
-        "heat map": str(run_dir / HEAT_MAP),
-        "curves": str(run_dir / CURVE),
-        "checkpoint": str(checkpoint.place_of(run_dir, found.evaluations)),
-        "in Python": f'us.{type(found).__name__}.load("{run_dir}").repertoire.select([…])',
-    }
-    print("\n".join(entry(*line) for line in lines.items()))
+        print(entry("corrected", f"{printing.describe_metrics(summary.corrected)} {over}"))
+    print(entry("heat map", run_dir / HEAT_MAP))
+    print(entry("curves", run_dir / CURVE))
+    print(entry("checkpoint", checkpoint.place_of(run_dir, found.evaluations)))
+    loaded = f'us.{type(found).__name__}.load("{run_dir}")'
+    print(entry("in Python", f"{loaded}.repertoire.select([…])"))
     place = quoted(run_dir)
-    hint(f"report {place}", f"eval {place}{at_best(found)}", f"plot {place}")
+    hint(f"report {place}", f"eval {place}{printing.at_best(found)}", f"plot {place}")
 
 
 # -- interruptions ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ check and its help come from there.
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from understudy.algorithms.config import Config, nearest, setting
 from understudy.errors import ConfigError
@@ -61,14 +61,6 @@ class Schema:
         return [name for names in self.sections.values() for name in names]
 
 
-class Layer(NamedTuple):
-    """Settings from one source."""
-
-    run: dict[str, Any]
-    config: dict[str, Any]
-    source: str  # as the first line of a run names it
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -77,37 +69,35 @@ class Plan:
     schema: Schema
     env: str
     run: dict[type, Any]
-    """An instance of each of the schema's sections."""
+    """An instance of each of the schema's sections, and the config."""
     config: Any
     preset: str
     """The sources of the settings, in words."""
 
 
-def make_plan(schema: Schema, env: str, layers: list[Layer], problems: list[str]) -> Plan:
-    """Merge the layers, later ones over earlier ones, and check the result. `problems` that are
-    known already are reported together with those found here."""
-    config, preset = schema.config_class.for_environment(env)
-    wanted, problems = dataclasses.asdict(config), [*problems]
-    given: dict[str, Any] = {}
-    for layer in layers:
-        wanted |= layer.config
-        given |= layer.run
-    try:
-        config = schema.config_class(**tidy(schema.config_class, wanted))
-    except ConfigError as error:
-        problems.append(str(error))
-    run = {}
-    for section, names in schema.sections.items():
+def make_plan(
+    schema: Schema, env: str, layers: Mapping[str, dict[str, Any]], problems: list[str]
+) -> Plan:
+    """Merge the layers (settings by their source), later ones over earlier ones, and check the
+    result. `problems` that are known already are reported together with those found here."""
+    preset, name = schema.config_class.for_environment(env)
+    given, sources = dataclasses.asdict(preset), [name]
+    sections = {schema.config_class: list(given), **schema.sections}
+    for source, values in layers.items():
+        sources += [source] if set(values).intersection(sections[schema.config_class]) else []
+        given |= values
+    made, problems = {}, [*problems]
+    for section, names in sections.items():
         own = {name: given[name] for name in names if name in given}
+        prefix = f"{section.__name__}: " if section in schema.sections else ""
         try:
-            run[section] = section(**tidy(section, own))
+            made[section] = section(**tidy(section, own))
         except ConfigError as error:
-            problems.append(str(error).removeprefix(f"{section.__name__}: "))
+            problems.append(str(error).removeprefix(prefix))
     if problems:
         raise ConfigError("; ".join(problems))
-    sources = [preset, *(layer.source for layer in layers if layer.config)]
     named = " and ".join([", ".join(sources[:-1]), sources[-1]] if sources[1:] else sources)
-    return Plan(schema, env, run, config, named)
+    return Plan(schema, env, made, made[schema.config_class], named)
 
 
 def tidy(config_class: type, values: dict[str, Any]) -> dict[str, Any]:

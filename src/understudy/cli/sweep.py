@@ -1,8 +1,15 @@
-"""`understudy sweep`."""
+"""Try many settings and rank them by their evaluations. All of them train in one program: member i
+has its own settings and seed + i. Only settings that can change during training vary in this way
+(learning rates, gamma, tau, noise …). With --optuna any setting can vary; trials then run one after
+another, or several at a time on a Ray cluster (--address, --at-once).
+
+A field varies over lo..hi, lo..hi:log (logarithmic) or a list a,b,c (64x64 for layers). Lists
+alone make a grid; otherwise --members points are spread over the space."""
 
 import argparse
 import dataclasses
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -29,14 +36,7 @@ from understudy.sweep import Range, SweepResult, search, sweep
 from understudy.sweep.result import DIVERGED, FAILED
 from understudy.sweep.vectorized import CSV, PICTURE
 
-DESCRIPTION = """\
-Try many settings and rank them by their evaluations. All of them train in one program: member i
-has its own settings and seed + i. Only settings that can change during training vary in this way
-(learning rates, gamma, tau, noise …). With --optuna any setting can vary; trials then run one after
-another, or several at a time on a Ray cluster (--address, --at-once).
-
-A field varies over lo..hi, lo..hi:log (logarithmic) or a list a,b,c (64x64 for layers). Lists
-alone make a grid; otherwise --members points are spread over the space."""
+USAGE = "sweep ALGO ENV --vary FIELD=VALUES … [flags]"
 
 
 @final
@@ -79,34 +79,30 @@ SECTIONS = {
 }
 
 
-def parser(arguments: list[str]) -> Parser:
+def add_flags(parser: Parser, arguments: list[str]) -> None:
     words = words_of(arguments)
     schema = Schema(find(words[0] if words else DEFAULT_ALGORITHM).name, config_classes(), SECTIONS)
-    result = Parser("sweep ALGO ENV --vary FIELD=VALUES … [flags]", DESCRIPTION, _sweep)
-    result.set_defaults(schema=schema)
-    add = result.add_argument
-    add("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
-    add("env", metavar="ENV", help=ENVIRONMENT)
-    group = result.add_argument_group("the sweep")
+    parser.add_argument("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
+    parser.add_argument("env", metavar="ENV", help=ENVIRONMENT)
+    group = parser.add_argument_group("the sweep")
     add = group.add_argument
-    add("--vary", action="append", default=[], metavar="FIELD=VALUES",
-        help="a field that varies; may be given several times")  # fmt: skip
+    what = "a field that varies; may be given several times"
+    add("--vary", action="append", default=[], metavar="FIELD=VALUES", help=what)
     add("--run", type=Path, metavar="DIR", help="directory of the results (default: in runs/)")
     add("--quiet", action="store_true", help="show no progress bar")
-    add_settings(result, group, schema, f"settings of {shown_name(schema.name)} that do not vary")
-    return result
+    add_settings(parser, group, schema, f"settings of {shown_name(schema.name)} that do not vary")
 
 
-def _sweep(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     flags = flags_in(options)
     problems = []
-    if options.run and "optuna" in flags.run:
+    if options.run and "optuna" in flags:
         problems = ["with --optuna results go beside the study: there is no --run"]
-    plan = make_plan(options.schema, options.env, [flags], problems)
+    plan = make_plan(options.schema, options.env, {"your flags": flags}, problems)
     vary = _vary(options.vary, type(plan.config))
-    both = sorted(set(vary) & flags.config.keys())
+    both = sorted(set(vary) & flags.keys())
     if both:
-        raise ConfigError(f"{both[0]} cannot vary and be {flags.config[both[0]]}: drop one")
+        raise ConfigError(f"{both[0]} cannot vary and be {flags[both[0]]}: drop one")
     result, table, picture = _try(options, plan, vary)
     name = shown_name(plan.schema.name)
     print(f"{name} on {plan.env}, {result.train_steps:,} steps each, preset: {plan.preset}")
@@ -137,17 +133,9 @@ def _try(
         shared |= {"members": own.members, "run_dir": place, "progress": not options.quiet}
         return sweep(agent, plan.env, vary, **shared), place / CSV, place / PICTURE
     study = Path(own.optuna)
-    result = search(
-        agent,
-        plan.env,
-        vary,
-        study,
-        trials=own.trials,
-        cluster=Cluster(address=own.address) if own.address or own.at_once else None,
-        at_once=own.at_once,
-        say=lambda line: print(line, flush=True),
-        **shared,
-    )
+    cluster = Cluster(address=own.address) if own.address or own.at_once else None
+    shared |= {"trials": own.trials, "cluster": cluster, "at_once": own.at_once}
+    result = search(agent, plan.env, vary, study, say=partial(print, flush=True), **shared)
     return result, study.with_suffix(".csv"), study.with_suffix(".png")
 
 
