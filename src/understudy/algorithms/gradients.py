@@ -9,13 +9,13 @@ from jaxtyping import Array, Float
 
 from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.optim import Flag, when
+from understudy.algorithms.optim import Flag, Gradients, UpdateMask, when
 from understudy.algorithms.train_state import TrainState
 from understudy.networks.encoders import SharedEncoder, share_encoder, with_observation_encoder
 from understudy.networks.ensembles import encode_shared, ensemble_size, select_critics
 from understudy.types import Key, Metrics, Scalar, Tree
 
-Objective = Callable[[Any], tuple[Scalar, Any]]  # actor -> its loss, and extras
+ActorLoss = Callable[[Any, Any], tuple[Scalar, Any]]  # actor, batch -> its loss, and extras
 
 
 def target_networks(
@@ -50,35 +50,48 @@ def differentiate_critic(
     return gradient, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
 
-def differentiate_actor(
-    algorithm: Algorithm, state: TrainState, batch: Any, objective: Objective, key: Key
-) -> tuple[tuple[Any, Tree | None], Any, Metrics]:
-    """Differentiate an actor's objective plus the users' add-ons.
+def join_gradients(
+    algorithm: Algorithm,
+    state: TrainState,
+    batch: Any,
+    key: Key,
+    mask: UpdateMask,
+    critic_part: tuple[Any, Aux],
+    actor_loss: ActorLoss,
+    differentiate_numbers: Callable[[Any], tuple[Tree, Metrics]] | None = None,
+) -> tuple[Gradients, Aux]:
+    """Differentiate the actor's loss, and join its gradient with what `differentiate_critic` has
+    returned. The actor's is taken at the current critic, before this update moves it. If the actor
+    is delayed, nothing is computed for it.
 
-    Returns the gradients of the actor and of the encoder that it shares with the critics (None if
-    there is none, or if the actor does not train it), the objective's extras, and metrics."""
+    The params are the actor, the critics and, if there are any, learned numbers, whose gradient
+    `differentiate_numbers` computes from the extras of the actor's loss. The key is for the users'
+    add-ons."""
+    critic_gradient, aux = critic_part
+    encoded = _encode_for_actor(state, batch, algorithm.config)
 
     def total(actor: Any) -> tuple[Scalar, Any]:
-        loss, extras = objective(actor)
+        loss, extras = actor_loss(actor, encoded)
         added, metrics = add_terms(algorithm.loss_addons, actor, batch, key)
         return loss + added, (extras, {"actor_loss": loss + added, **metrics})
 
-    actor, critic = state.params.actor, state.params.critic
-    shares_encoder = isinstance(actor.observation_encoder, SharedEncoder)
-    if not shares_encoder or not algorithm.config.actor_trains_encoder:
-        own = jax.grad(lambda actor: total(share_encoder(actor, critic)), has_aux=True)
-        gradient, (extras, metrics) = own(actor)
-        return (gradient, None), extras, metrics
-    both = jax.grad(
-        lambda actor, encoder: total(with_observation_encoder(actor, encoder)),
-        argnums=(0, 1),
-        has_aux=True,
-    )
-    gradients, (extras, metrics) = both(actor, critic.observation_encoder)
-    return gradients, extras, metrics
+    def differentiate_rest() -> tuple[Any, Metrics]:
+        gradients, (extras, metrics) = _differentiate_actor(state, algorithm.config, total)
+        if differentiate_numbers is None:
+            return (*gradients, ()), metrics
+        numbers, more_metrics = differentiate_numbers(extras)
+        return (*gradients, (numbers,)), metrics | more_metrics
+
+    gradients, metrics = _unless_delayed(mask.policy, differentiate_rest)
+    actor_gradient, encoder_gradient, numbers = gradients
+    if encoder_gradient is not None:
+        both = jax.tree.map(jnp.add, critic_gradient.observation_encoder, encoder_gradient)
+        critic_gradient = with_observation_encoder(critic_gradient, both)
+    params = type(state.params)(actor_gradient, critic_gradient, *numbers)
+    return Gradients(params, mask), aux._replace(metrics=aux.metrics | metrics)
 
 
-def encode_for_actor(state: TrainState, batch: Any, config: Any) -> Any:
+def _encode_for_actor(state: TrainState, batch: Any, config: Any) -> Any:
     """Encode a batch's observations once for actor and critics, if they share an encoder that the
     actor does not train."""
     if config.actor_trains_encoder:
@@ -87,19 +100,29 @@ def encode_for_actor(state: TrainState, batch: Any, config: Any) -> Any:
     return batch._replace(observation=encoded)
 
 
-def add_encoder_gradient(critic_gradient: Any, encoder_gradient: Tree | None) -> Any:
-    """Add the actor's gradient of the shared encoder to that of the critics."""
-    if encoder_gradient is None:
-        return critic_gradient
-    both = jax.tree.map(jnp.add, critic_gradient.observation_encoder, encoder_gradient)
-    return with_observation_encoder(critic_gradient, both)
+def _differentiate_actor(
+    state: TrainState, config: Any, loss: Callable[[Any], tuple[Scalar, Any]]
+) -> tuple[tuple[Any, Tree | None], Any]:
+    """Return the gradients of the actor and of the encoder that it shares with the critics (None if
+    there is none, or if the actor does not train it), and the loss's second output."""
+    actor, critic = state.params.actor, state.params.critic
+    if config.actor_trains_encoder and isinstance(actor.observation_encoder, SharedEncoder):
+        both = jax.grad(
+            lambda actor, encoder: loss(with_observation_encoder(actor, encoder)),
+            argnums=(0, 1),
+            has_aux=True,
+        )
+        return both(actor, critic.observation_encoder)
+    own = jax.grad(lambda actor: loss(share_encoder(actor, critic)), has_aux=True)
+    gradient, output = own(actor)
+    return (gradient, None), output
 
 
-def unless_delayed(flag: Flag, compute: Callable[[], tuple[Tree, Metrics]]) -> tuple[Tree, Metrics]:
+def _unless_delayed(flag: Flag, compute: Callable[[], tuple[Any, Metrics]]) -> tuple[Any, Metrics]:
     """Return `compute()`, which are gradients and metrics. If the flag is not set, gradients are
     zero, metrics are NaN (means leave them out), and nothing is computed."""
 
-    def absent() -> tuple[Tree, Metrics]:
+    def absent() -> tuple[Any, Metrics]:
         gradients, metrics = jax.eval_shape(compute)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradients)
         return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)

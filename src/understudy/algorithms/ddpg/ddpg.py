@@ -9,13 +9,7 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Aux, Explored, First
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
-from understudy.algorithms.gradients import (
-    add_encoder_gradient,
-    differentiate_actor,
-    differentiate_critic,
-    encode_for_actor,
-    target_networks,
-)
+from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
 from understudy.algorithms.optim import Gradients, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import DeterministicActor, share_encoder
@@ -83,15 +77,10 @@ class DDPG(Algorithm):
         target = losses.critic_target(
             *target_networks(state, batch, self.config.critic_subset, subset_key)
         )
-        critic = state.params.critic
-        critic_gradient, aux = differentiate_critic(losses.critic_loss, critic, batch, target)
-        encoded = encode_for_actor(state, batch, self.config)
+        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
+        first_critic = select_critics(state.params.critic, 0)
 
-        def objective(actor: Any) -> tuple[Scalar, None]:
-            return losses.actor_loss(actor, select_critics(critic, 0), encoded), None
+        def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, None]:
+            return losses.actor_loss(actor, first_critic, batch), None
 
-        (actor_gradient, shared), _, metrics = differentiate_actor(
-            self, state, batch, objective, addon_key
-        )
-        params = Params(actor_gradient, add_encoder_gradient(critic_gradient, shared))
-        return Gradients(params, mask), aux._replace(metrics=aux.metrics | metrics)
+        return join_gradients(self, state, batch, addon_key, mask, critic_part, actor_loss)

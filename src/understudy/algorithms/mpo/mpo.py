@@ -1,5 +1,6 @@
 """MPO: networks, exploration and the order of an update. The maths is in losses.py."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
@@ -9,9 +10,9 @@ from jaxtyping import Array, Float
 from understudy.algorithms import off_policy
 from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
 from understudy.algorithms.gradients import (
-    add_encoder_gradient,
-    differentiate_actor,
+    ActorLoss,
     differentiate_critic,
+    join_gradients,
     mean_over_steps,
     target_networks,
 )
@@ -118,28 +119,25 @@ class MPO(Algorithm):
         following = self._candidates(
             target_actor, critics, encoded.next_observation, there, batch.row
         )
-        critic_gradient, aux = differentiate_critic(
+        critic_part = differentiate_critic(
             losses.critic_loss, state.params.critic, batch, losses.critic_target(batch, following)
         )
         targets = state.targets
         observation = encode_shared(targets.actor, targets.critic, batch.observation)
         candidates = self._candidates(target_actor, targets.critic, observation, here, batch.row)
-        gradients, metrics = self._improve(state, batch, candidates, addon_key)
-        actor_gradient, shared, dual_gradient = gradients
-        critic_gradient = add_encoder_gradient(critic_gradient, shared)
-        params = Params(actor_gradient, critic_gradient, dual_gradient)
-        return Gradients(params, mask), aux._replace(metrics=metrics | aux.metrics)
+        improve = self._objectives(state, batch, candidates)
+        return join_gradients(self, state, batch, addon_key, mask, critic_part, *improve)
 
-    def _improve(
-        self, state: TrainState, batch: Batch, candidates: losses.Candidates, key: Key
-    ) -> tuple[tuple[Any, Any, dict[str, Array]], Metrics]:
-        """E-step, M-step and their multipliers: the gradients of the actor, of the encoder that it
-        shares with the critics, and of the duals."""
+    def _objectives(
+        self, state: TrainState, batch: Batch, candidates: losses.Candidates
+    ) -> tuple[ActorLoss, Callable[[Any], tuple[Tree, Metrics]]]:
+        """Do the E-step. Return the loss of the M-step, and the function that differentiates the
+        duals of both."""
         objectives = losses.objectives(candidates, self.config.penalize_actions)
         values = jax.tree.map(jax.nn.softplus, state.params.duals)
         improved = losses.improve(objectives, values, candidates.log_prior)
 
-        def actor_objective(actor: Any) -> tuple[Scalar, tuple[dict[str, Array], Scalar]]:
+        def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, tuple[dict[str, Array], Scalar]]:
             policy = actor(batch.observation)
             discrete = isinstance(policy, Categorical)
             fit = losses.fit_categorical if discrete else losses.fit_gaussian
@@ -147,22 +145,23 @@ class MPO(Algorithm):
             entropy = mean_over_steps(policy.entropy(), batch.weight)
             return loss + losses.weighted_sum(kls, values), (kls, entropy)
 
-        gradients, (kls, entropy), metrics = differentiate_actor(
-            self, state, batch, actor_objective, key
-        )
-        epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.params.duals}
+        def differentiate_duals(extras: tuple[dict[str, Array], Scalar]) -> tuple[Tree, Metrics]:
+            kls, entropy = extras
+            epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.params.duals}
 
-        def dual_objective(duals: dict[str, Array]) -> Scalar:
-            values = jax.tree.map(jax.nn.softplus, duals)
-            prior, weight = candidates.log_prior, batch.weight
-            loss = losses.temperature_loss(values, objectives, epsilon, prior, weight)
-            return loss + losses.multiplier_loss(values, kls, epsilon)
+            def dual_loss(duals: dict[str, Array]) -> Scalar:
+                values = jax.tree.map(jax.nn.softplus, duals)
+                prior, weight = candidates.log_prior, batch.weight
+                loss = losses.temperature_loss(values, objectives, epsilon, prior, weight)
+                return loss + losses.multiplier_loss(values, kls, epsilon)
 
-        dual_loss, dual_gradient = jax.value_and_grad(dual_objective)(state.params.duals)
-        metrics |= {"dual_loss": dual_loss, "entropy": entropy}
-        metrics |= {name: jnp.mean(kl) for name, kl in kls.items()}
-        metrics |= {MULTIPLIERS.get(name) or name: jnp.mean(dual) for name, dual in values.items()}
-        return (*gradients, dual_gradient), metrics
+            loss, gradient = jax.value_and_grad(dual_loss)(state.params.duals)
+            metrics = {"dual_loss": loss, "entropy": entropy}
+            metrics |= {name: jnp.mean(kl) for name, kl in kls.items()}
+            metrics |= {MULTIPLIERS.get(name) or name: jnp.mean(x) for name, x in values.items()}
+            return gradient, metrics
+
+        return actor_loss, differentiate_duals
 
     def _bound_duals(self, duals: dict[str, Array]) -> dict[str, Array]:
         return {name: self._bounded(name, dual) for name, dual in duals.items()}

@@ -1,7 +1,6 @@
 """SAC: networks, exploration and the order of an update. The maths is in losses.py."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
@@ -11,13 +10,11 @@ from jaxtyping import Array, Float
 from understudy.algorithms import off_policy
 from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
 from understudy.algorithms.gradients import (
-    add_encoder_gradient,
-    differentiate_actor,
+    ActorLoss,
     differentiate_critic,
-    encode_for_actor,
+    join_gradients,
     mean_over_steps,
     sample_critics,
-    unless_delayed,
 )
 from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
@@ -43,8 +40,6 @@ from understudy.types import (
     Spec,
     Tree,
 )
-
-ActorLoss = Callable[[Any], tuple[Scalar, Float[Array, " batch"]]]  # also log-probabilities
 
 SMALLEST_TEMPERATURE = 1e-8  # the lower bound of a directly learned temperature
 
@@ -108,29 +103,22 @@ class SAC(Algorithm):
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         temperature = self.temperature(state)
-        target, objective = self._objectives(state, batch, temperature, noise_key, subset_key)
-        critic_gradient, aux = differentiate_critic(
-            losses.critic_loss, state.params.critic, batch, target
-        )
+        target, actor_loss = self._objectives(state, batch, temperature, noise_key, subset_key)
+        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
 
-        def improve() -> tuple[Any, Metrics]:
-            gradients, log_prob, metrics = differentiate_actor(
-                self, state, batch, objective, addon_key
-            )
-            entropy_loss, temperature_gradient = jax.value_and_grad(losses.entropy_loss)(
+        def differentiate_temperature(log_prob: Float[Array, " batch"]) -> tuple[Scalar, Metrics]:
+            loss, gradient = jax.value_and_grad(losses.entropy_loss)(
                 state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
             )
-            metrics["entropy"] = -mean_over_steps(log_prob, batch.weight)
+            metrics = {"entropy": -mean_over_steps(log_prob, batch.weight)}
             if self.config.temperature is None:
-                metrics["ent_coef_loss"] = entropy_loss
-            return (*gradients, temperature_gradient), metrics
+                metrics["ent_coef_loss"] = loss
+            return gradient, metrics
 
-        gradients, metrics = unless_delayed(mask.policy, improve)
-        actor_gradient, shared, temperature_gradient = gradients
-        critic_gradient = add_encoder_gradient(critic_gradient, shared)
-        params = Params(actor_gradient, critic_gradient, temperature_gradient)
-        metrics |= {"ent_coef": temperature, **aux.metrics}
-        return Gradients(params, mask), aux._replace(metrics=metrics)
+        gradients, aux = join_gradients(
+            self, state, batch, addon_key, mask, critic_part, actor_loss, differentiate_temperature
+        )
+        return gradients, aux._replace(metrics=aux.metrics | {"ent_coef": temperature})
 
     def _objectives(
         self, state: TrainState, batch: Batch, temperature: Scalar, key: Key, subset_key: Key
@@ -140,18 +128,17 @@ class SAC(Algorithm):
         critic, subset = state.params.critic, self.config.critic_subset
         actor = share_encoder(state.params.actor, critic)
         targets = sample_critics(state.targets.critic, subset, subset_key)
-        encoded = encode_for_actor(state, batch, self.config)
         reduction = pessimistic if subset is None else losses.average
         if isinstance(actor, CategoricalActor):
             target = losses.discrete_critic_target(actor, targets, batch, temperature)
-            return target, lambda actor: losses.discrete_actor_loss(
-                actor, critic, encoded, temperature, reduction
+            return target, lambda actor, batch: losses.discrete_actor_loss(
+                actor, critic, batch, temperature, reduction
             )
         noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
         actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
         target = losses.critic_target(actor, targets, batch, temperature, target_noise)
-        return target, lambda actor: losses.actor_loss(
-            actor, critic, encoded, temperature, actor_noise, reduction
+        return target, lambda actor, batch: losses.actor_loss(
+            actor, critic, batch, temperature, actor_noise, reduction
         )
 
     def temperature(self, state: TrainState) -> Scalar:

@@ -7,14 +7,7 @@ import jax.numpy as jnp
 
 from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Aux, Explored, First
-from understudy.algorithms.gradients import (
-    add_encoder_gradient,
-    differentiate_actor,
-    differentiate_critic,
-    encode_for_actor,
-    target_networks,
-    unless_delayed,
-)
+from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
 from understudy.algorithms.optim import Gradients, UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
@@ -23,7 +16,7 @@ from understudy.networks import DeterministicActor, share_encoder
 from understudy.networks.ensembles import select_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
-from understudy.types import Batch, Continuous, Key, Metrics, Observation, Scalar, Spec, Tree
+from understudy.types import Batch, Continuous, Key, Observation, Scalar, Spec, Tree
 
 
 class Params(NamedTuple):
@@ -76,17 +69,10 @@ class TD3(Algorithm):
             state.hyper["noise_clip"],
             row_normals(noise_key, batch.row, batch.action.shape[-1]),
         )
-        critic = state.params.critic
-        critic_gradient, aux = differentiate_critic(losses.critic_loss, critic, batch, target)
-        encoded = encode_for_actor(state, batch, self.config)
+        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
+        first_critic = select_critics(state.params.critic, 0)
 
-        def objective(actor: Any) -> tuple[Scalar, None]:
-            return losses.actor_loss(actor, select_critics(critic, 0), encoded), None
+        def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, None]:
+            return losses.actor_loss(actor, first_critic, batch), None
 
-        def improve() -> tuple[Any, Metrics]:
-            gradients, _, metrics = differentiate_actor(self, state, batch, objective, addon_key)
-            return gradients, metrics
-
-        (actor_gradient, shared), metrics = unless_delayed(mask.policy, improve)
-        params = Params(actor_gradient, add_encoder_gradient(critic_gradient, shared))
-        return Gradients(params, mask), aux._replace(metrics=aux.metrics | metrics)
+        return join_gradients(self, state, batch, addon_key, mask, critic_part, actor_loss)
