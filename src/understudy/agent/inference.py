@@ -8,6 +8,7 @@ import numpy as np
 
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import Memory
+from understudy.algorithms.normalization import normalize_observation
 from understudy.envs.spaces import to_normalized, to_real
 from understudy.observation_packing import Packer
 from understudy.training.program_cache import shared
@@ -41,11 +42,12 @@ class Inference:
 
     def query(self, function: Any, state: Any, observation: Any, action: Any) -> Any:
         """Call a function of (state, observation[, action]); return NumPy arrays."""
-        inputs = [self._packer.pack(observation)[0]]
+        seen = jnp.asarray(self._packer.pack(observation)[0])
+        inputs = [normalize_observation(state.normalizer.observation, seen)]
         if action is not None:
-            rows = np.asarray(action).reshape(len(inputs[0]), -1)
-            inputs.append(to_normalized(rows, self._spec))
-        return jax.device_get(function(state, *map(jnp.asarray, inputs)))
+            rows = np.asarray(action).reshape(len(seen), -1)
+            inputs.append(jnp.asarray(to_normalized(rows, self._spec)))
+        return jax.device_get(function(state, *inputs))
 
     def _check_memory(self, memory: Any, rows: int, single: bool) -> np.ndarray | None:
         if not self._width:

@@ -29,7 +29,7 @@ from understudy.algorithms.optim import (
 from understudy.algorithms.spec_check import check_spec
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import Networks
-from understudy.networks.encoders import encode_step
+from understudy.networks.encoders import encode_step, share_encoder
 from understudy.networks.normalizer import Statistics
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar, Spec, Tree
 
@@ -38,6 +38,7 @@ LossAddon = Callable[[Any, Any, Key], tuple[Array, Metrics]]
 
 Needs = ReplayNeeds | RolloutNeeds
 First = Bool[Array, " envs"]  # an episode begins here
+PerRow = Float[Array, " batch"]
 Explored = tuple[Shaped[Array, "envs *action"], Tree, Metrics]  # actions, noise state, extras
 
 
@@ -46,6 +47,9 @@ class Aux(NamedTuple):
 
     metrics: Metrics  # NaN if a part did not take part: means leave it out
     priorities: Float[Array, " batch"]  # |TD error| per row
+
+
+Computed = tuple[Gradients, Aux]
 
 
 class ActorPolicy(NamedTuple):
@@ -83,6 +87,8 @@ class Algorithm(abc.ABC):
         if not isinstance(self.config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name.upper()} takes a {wanted}, got a {got}")
+        if loss_addons and "actor" not in self.optimizers.networks:
+            raise ConfigError(f"{self.name.upper()} has no actor for loss add-ons to act on")
         self.networks = networks or Networks()
         self.loss_addons = loss_addons
 
@@ -138,10 +144,11 @@ class Algorithm(abc.ABC):
         """Make the hyper-parameters that can move."""
         return {name: jnp.float32(value) for name, value in self.config.moving().items()}
 
-    @abc.abstractmethod
     def policy(self, state: Any) -> Any:
         """Return the smallest part of the state that can act: what a worker is sent. Its first
         field is the network that acts, and `normalizer` holds the statistics of observations."""
+        actor = share_encoder(state.params.actor, state.params.critic)
+        return ActorPolicy(actor, state.normalizer.observation)
 
     def act(
         self,
@@ -199,9 +206,7 @@ class Algorithm(abc.ABC):
         return batch._replace(weight=weight * (weight.size / steps))
 
     @abc.abstractmethod
-    def gradients(
-        self, state: TrainState, batch: Any, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Any, key: Key, mask: UpdateMask) -> Computed:
         """Return the gradients of one prepared batch at this state. Pure; noise is drawn by row."""
 
     def apply(self, state: TrainState, gradients: Gradients) -> TrainState:

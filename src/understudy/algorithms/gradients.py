@@ -15,6 +15,7 @@ from understudy.networks.encoders import SharedEncoder, share_encoder, with_obse
 from understudy.networks.ensembles import encode_shared, ensemble_size, select_critics
 from understudy.types import Key, Metrics, Scalar, Tree
 
+Part = tuple[Tree, Metrics]  # gradients, and metrics
 ActorLoss = Callable[[Any, Any], tuple[Scalar, Any]]  # actor, batch -> its loss, and extras
 
 
@@ -58,7 +59,7 @@ def join_gradients(
     mask: UpdateMask,
     critic_part: tuple[Any, Aux],
     actor_loss: ActorLoss,
-    differentiate_numbers: Callable[[Any], tuple[Tree, Metrics]] | None = None,
+    differentiate_numbers: Callable[[Any], Part] | None = None,
 ) -> tuple[Gradients, Aux]:
     """Differentiate the actor's loss, and join its gradient with what `differentiate_critic` has
     returned. The actor's is taken at the current critic, before this update moves it. If the actor
@@ -75,7 +76,7 @@ def join_gradients(
         added, metrics = add_terms(algorithm.loss_addons, actor, batch, key)
         return loss + added, (extras, {"actor_loss": loss + added, **metrics})
 
-    def differentiate_rest() -> tuple[Any, Metrics]:
+    def differentiate_rest() -> Part:
         gradients, (extras, metrics) = _differentiate_actor(state, algorithm.config, total)
         if differentiate_numbers is None:
             return (*gradients, ()), metrics
@@ -118,11 +119,11 @@ def _differentiate_actor(
     return (gradient, None), output
 
 
-def _unless_delayed(flag: Flag, compute: Callable[[], tuple[Any, Metrics]]) -> tuple[Any, Metrics]:
+def _unless_delayed(flag: Flag, compute: Callable[[], Part]) -> Part:
     """Return `compute()`, which are gradients and metrics. If the flag is not set, gradients are
     zero, metrics are NaN (means leave them out), and nothing is computed."""
 
-    def absent() -> tuple[Any, Metrics]:
+    def absent() -> Part:
         gradients, metrics = jax.eval_shape(compute)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradients)
         return zeros, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)

@@ -17,13 +17,12 @@ from understudy.algorithms.config import (
     optimizer_setting,
     setting,
 )
-from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Delays
-from understudy.algorithms.train_state import TrainState
+from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.ensembles import q_of_action
 from understudy.ops.schedules import Schedule, linear
-from understudy.types import Key, Sequences, Spec, Tree
+from understudy.types import Key, Sequences, Spec
 
 
 @dataclass(frozen=True)
@@ -244,18 +243,17 @@ class OffPolicyConfig(Config):
 
 def init_actor_and_critics(
     algorithm: Any, kind: Any, spec: Spec, key: Key, settings: Mapping[str, Any] | None = None
-) -> tuple[Any, Tree, Key]:
+) -> tuple[ActorCritic, Key]:
     """Make an actor of this class (with these arguments) and critics; also return the next key."""
     actor_key, critic_key, key = jax.random.split(key, 3)
     config, networks = algorithm.config, algorithm.networks
     share = config.share_encoder
     actor = make_actor(kind, spec, config, networks, actor_key, share=share, settings=settings)
-    return actor, make_critics(spec, config, networks, critic_key), key
+    return ActorCritic(actor, make_critics(spec, config, networks, critic_key)), key
 
 
 def q_values(
     algorithm: Any, state: TrainState, observation: Array, action: Shaped[Array, "batch *action"]
 ) -> Float[Array, "critics batch"]:
-    """Return Q(s, a) of every critic. Algorithms have it as a method."""
-    observation = normalize_observation(state.normalizer.observation, observation)
+    """Return Q(s, a) of every critic at normalized observations. Algorithms have it as a method."""
     return q_of_action(state.params.critic, observation, action)

@@ -73,17 +73,18 @@ class Optimizers:
     """One optimizer for each of the params that learn, with the settings of a config."""
 
     config: Any
-    learning_rates: Mapping[str, str] = field(default_factory=_actor_and_critic)
-    """Params that learn -> the setting of their own learning rate, which may be absent."""
+    networks: Mapping[str, str] = field(default_factory=_actor_and_critic)
+    """Networks that learn -> the setting of their own learning rate, which may be absent."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """The same for params that are no networks: no clipping, no weight decay."""
     clip_together: bool = False  # the gradients of all networks, or each one's by itself
     undelayed: tuple[str, ...] = ("critic",)  # the params that move also if the policy does not
-    numbers: tuple[str, ...] = ()  # the params that are no networks: no clipping, no weight decay
     project: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # after each step
 
     @property
-    def networks(self) -> tuple[str, ...]:
-        """The names of the params that are networks."""
-        return tuple(name for name in self.learning_rates if name not in self.numbers)
+    def learning_rates(self) -> dict[str, str]:
+        """All params that learn, with the settings of their learning rates."""
+        return {**self.networks, **self.numbers}
 
     def init(self, params: Any) -> dict[str, Tree]:
         """Make the optimizer states of new params."""

@@ -12,6 +12,13 @@ from understudy.algorithms.normalization import Normalizer
 from understudy.types import Key, Scalar, Tree
 
 
+class ActorCritic(NamedTuple):
+    """The params of an algorithm that learns no numbers besides."""
+
+    actor: Any
+    critic: Any  # [critics, ...], or one V
+
+
 class TrainState(NamedTuple):
     params: Any  # a named tuple of what optimizers move: networks, and numbers
     targets: Any  # slowly moving copies in the form of the params; None for params without one

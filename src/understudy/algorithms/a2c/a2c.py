@@ -11,10 +11,18 @@ from understudy.algorithms.a2c import losses
 from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
-from understudy.algorithms.normalization import normalize_batch, normalize_observation
+from understudy.algorithms.base import (
+    ActorPolicy,
+    Algorithm,
+    Aux,
+    Computed,
+    Explored,
+    First,
+    PerRow,
+)
+from understudy.algorithms.normalization import normalize_batch
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
-from understudy.algorithms.train_state import TrainState
+from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks import (
     MLP,
     CategoricalActor,
@@ -47,11 +55,6 @@ from understudy.types import (
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0
 
 
-class Params(NamedTuple):
-    actor: Any
-    critic: Any  # V; with a shared encoder it reads the actor's features
-
-
 class Exploration(NamedTuple):
     """The noise functions of state-dependent exploration that are in use."""
 
@@ -74,13 +77,13 @@ class A2C(Algorithm):
     def optimizers(self) -> Optimizers:
         return Optimizers(self.config, clip_together=True)
 
-    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
+    def init_params(self, spec: Spec, key: Key) -> tuple[ActorCritic, Key]:
         actor_key, critic_key, key = jax.random.split(key, 3)
         config, (kind, settings) = self.config, self._actor_class(spec)
         actor = make_actor(
             kind, spec, config, self.networks, actor_key, POLICY_GAIN, settings=settings
         )
-        critic: Any
+        critic: Any  # V; with a shared encoder it reads the actor's features
         if config.share_encoder:
             features = actor.head.weight.shape[0]
             head = Linear(features, 1, critic_key, scaled(config.initialization, VALUE_GAIN))
@@ -88,7 +91,7 @@ class A2C(Algorithm):
         else:
             share = config.memory is not None
             critic = make_value(spec, config, self.networks, critic_key, VALUE_GAIN, share)
-        return Params(actor, critic), key
+        return ActorCritic(actor, critic), key
 
     def _actor_class(self, spec: Spec) -> tuple[Any, dict[str, Any]]:
         """Return the class of the actor for these actions, and its settings."""
@@ -100,9 +103,6 @@ class A2C(Algorithm):
         kind = StateDependentActor if state_dependent else GaussianActor
         log_std = self.config.initial_log_std
         return kind, {} if log_std is None else {"initial_log_std": log_std}
-
-    def policy(self, state: TrainState) -> ActorPolicy:
-        return ActorPolicy(state.params.actor, state.normalizer.observation)
 
     def init_noise(self, policy: ActorPolicy, num_envs: int) -> Tree:
         if not self.config.state_dependent_exploration:
@@ -161,12 +161,10 @@ class A2C(Algorithm):
         shape = steps.valid.shape[::-1]
         return value(before).reshape(shape).T, value(after).reshape(shape).T, before
 
-    def gradients(
-        self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Computed:
         """One loss for policy and value."""
 
-        def objective(params: Params) -> tuple[Scalar, Metrics]:
+        def objective(params: ActorCritic) -> tuple[Scalar, Metrics]:
             actor, critic = params
             observation = batch.observation
             shared = isinstance(critic.observation_encoder, SharedEncoder)
@@ -201,23 +199,18 @@ class A2C(Algorithm):
             return critic(actor.encoder(actor.observation_encoder(observation)))
         return share_encoder(critic, actor)(observation)
 
-    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
-        observation = normalize_observation(state.normalizer.observation, observation)
+    def value(self, state: TrainState, observation: Array) -> PerRow:
         return self._value(state.params.actor, state.params.critic, observation)
 
-    def log_prob(
-        self, state: TrainState, observation: Array, action: Array
-    ) -> Float[Array, " batch"]:
-        observation = normalize_observation(state.normalizer.observation, observation)
+    def log_prob(self, state: TrainState, observation: Array, action: Array) -> PerRow:
         return state.params.actor(observation).log_prob(action)
 
     def evaluate_actions(
         self, state: TrainState, observation: Array, action: Array
-    ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], Float[Array, " batch"]]:
+    ) -> tuple[PerRow, PerRow, PerRow]:
         """Return value, log-probability and entropy."""
-        observation = normalize_observation(state.normalizer.observation, observation)
         distribution = state.params.actor(observation)
-        value = self._value(state.params.actor, state.params.critic, observation)
+        value = self.value(state, observation)
         return value, distribution.log_prob(action), distribution.entropy()
 
     def check(self, spec: Spec) -> None:

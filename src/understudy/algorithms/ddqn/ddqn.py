@@ -4,21 +4,19 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Int32
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import Algorithm, Aux, Explored, First, LossAddon
+from understudy.algorithms.base import Algorithm, Computed, Explored, First, PerRow
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
 from understudy.algorithms.gradients import differentiate_critic, sample_critics
-from understudy.algorithms.normalization import normalize_observation
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import Networks
 from understudy.networks.build import make_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import epsilon_greedy
-from understudy.types import Batch, ConfigError, Discrete, Key, Observation, Scalar, Spec, Tree
+from understudy.types import Batch, Discrete, Key, Observation, Scalar, Spec, Tree
 
 
 class Params(NamedTuple):
@@ -42,26 +40,15 @@ class DDQN(Algorithm):
     config: DDQNConfig
     q_values = off_policy.q_values
 
-    def __init__(
-        self,
-        config: Any = None,
-        *,
-        networks: Networks | None = None,
-        loss_addons: tuple[LossAddon, ...] = (),
-    ):
-        super().__init__(config, networks=networks, loss_addons=loss_addons)
-        if loss_addons:
-            raise ConfigError("DDQN has no actor for loss add-ons to act on")
-
     @property
     def optimizers(self) -> Optimizers:
-        return Optimizers(self.config, learning_rates={"critic": "critic_learning_rate"})
+        return Optimizers(self.config, networks={"critic": "critic_learning_rate"})
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         critic_key, key = jax.random.split(key)
-        return Params(
-            make_critics(spec, self.config, self.networks, critic_key, self.config.dueling)
-        ), key
+        dueling = self.config.dueling
+        critic = make_critics(spec, self.config, self.networks, critic_key, dueling)
+        return Params(critic), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
         return {**super().init_hyper(spec), "epsilon": jnp.float32(self.config.initial_epsilon)}
@@ -79,9 +66,7 @@ class DDQN(Algorithm):
     def greedy_action(self, policy: Policy, observation: Observation) -> Int32[Array, " envs"]:
         return jnp.argmax(losses.mean_q(policy.critic, observation), axis=-1)
 
-    def gradients(
-        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
         """The key draws a subset of the critics, which is the same for every row."""
         critic = state.params.critic
         critics = sample_critics(state.targets.critic, self.config.critic_subset, key)
@@ -92,7 +77,6 @@ class DDQN(Algorithm):
         metrics = aux.metrics | {"epsilon": state.hyper["epsilon"]}
         return Gradients(Params(gradient), mask), aux._replace(metrics=metrics)
 
-    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
+    def value(self, state: TrainState, observation: Array) -> PerRow:
         """Return the value of the best action by the mean of the critics."""
-        observation = normalize_observation(state.normalizer.observation, observation)
         return jnp.max(losses.mean_q(state.params.critic, observation), axis=-1)

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
+from understudy.algorithms.base import ActorPolicy, Algorithm, Computed, Explored, First, PerRow
 from understudy.algorithms.gradients import (
     ActorLoss,
+    Part,
     differentiate_critic,
     join_gradients,
     mean_over_steps,
@@ -18,24 +19,13 @@ from understudy.algorithms.gradients import (
 )
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
-from understudy.algorithms.normalization import normalize_observation
-from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
+from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import BoundedGaussianActor, CategoricalActor, share_encoder
+from understudy.networks import BoundedGaussianActor, CategoricalActor
 from understudy.networks.ensembles import encode_shared
 from understudy.ops.densities import row_normals
 from understudy.ops.distributions import Categorical, Gaussian
-from understudy.types import (
-    Batch,
-    Continuous,
-    Discrete,
-    Key,
-    Metrics,
-    Observation,
-    Scalar,
-    Spec,
-    Tree,
-)
+from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
 
 LOWEST_DUAL = -18.0  # before softplus: a multiplier of 1.5e-8, which can still grow
 
@@ -59,22 +49,14 @@ class MPO(Algorithm):
 
     @property
     def optimizers(self) -> Optimizers:
-        return Optimizers(
-            self.config,
-            learning_rates={
-                "actor": "actor_learning_rate",
-                "critic": "critic_learning_rate",
-                "duals": "dual_learning_rate",
-            },
-            numbers=("duals",),
-            project={"duals": self._bound_duals},
-        )
+        numbers, project = {"duals": "dual_learning_rate"}, {"duals": self._bound_duals}
+        return Optimizers(self.config, numbers=numbers, project=project)
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         kind, settings = BoundedGaussianActor, {"initial_std": self.config.initial_std}
         if isinstance(spec.action, Discrete):
             kind, settings = CategoricalActor, {}
-        actor, critic, key = off_policy.init_actor_and_critics(self, kind, spec, key, settings)
+        (actor, critic), key = off_policy.init_actor_and_critics(self, kind, spec, key, settings)
         return Params(actor, critic, self._initial_duals(spec)), key
 
     def _initial_duals(self, spec: Spec) -> dict[str, Array]:
@@ -88,10 +70,6 @@ class MPO(Algorithm):
             if config.penalize_actions:
                 start["penalty_temperature"] = jnp.float32(config.initial_temperature)
         return {name: _before_softplus(value) for name, value in start.items()}
-
-    def policy(self, state: TrainState) -> ActorPolicy:
-        actor = share_encoder(state.params.actor, state.params.critic)
-        return ActorPolicy(actor, state.normalizer.observation)
 
     def explore(
         self, policy: ActorPolicy, noise: Tree, observation: Observation, first: First, key: Key
@@ -108,9 +86,7 @@ class MPO(Algorithm):
         batch = super().prepare(state, batch)
         return batch._replace(weight=batch.weight / jnp.mean(batch.weight))
 
-    def gradients(
-        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
         """Take all gradients at one state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
         target_actor, critics, encoded = target_networks(
@@ -130,7 +106,7 @@ class MPO(Algorithm):
 
     def _objectives(
         self, state: TrainState, batch: Batch, candidates: losses.Candidates
-    ) -> tuple[ActorLoss, Callable[[Any], tuple[Tree, Metrics]]]:
+    ) -> tuple[ActorLoss, Callable[[Any], Part]]:
         """Do the E-step. Return the loss of the M-step, and the function that differentiates the
         duals of both."""
         objectives = losses.objectives(candidates, self.config.penalize_actions)
@@ -145,7 +121,7 @@ class MPO(Algorithm):
             entropy = mean_over_steps(policy.entropy(), batch.weight)
             return loss + losses.weighted_sum(kls, values), (kls, entropy)
 
-        def differentiate_duals(extras: tuple[dict[str, Array], Scalar]) -> tuple[Tree, Metrics]:
+        def differentiate_duals(extras: tuple[dict[str, Array], Scalar]) -> Part:
             kls, entropy = extras
             epsilon = {name: state.hyper[CONSTRAINTS[name]] for name in state.params.duals}
 
@@ -181,21 +157,16 @@ class MPO(Algorithm):
         noise = row_normals(key, row, count * size).reshape(-1, count, size)
         return losses.sample_candidates(policy, critics, observation, noise)
 
-    def log_prob(
-        self, state: TrainState, observation: Array, action: Array
-    ) -> Float[Array, " batch"]:
+    def log_prob(self, state: TrainState, observation: Array, action: Array) -> PerRow:
         """Return the density of the Gaussian itself for continuous actions: before clipping."""
-        actor = share_encoder(state.params.actor, state.params.critic)
-        normalized = normalize_observation(state.normalizer.observation, observation)
-        return actor(normalized).log_prob(action)
+        return self.policy(state).actor(observation).log_prob(action)
 
-    def value(self, state: TrainState, observation: Array) -> Float[Array, " batch"]:
+    def value(self, state: TrainState, observation: Array) -> PerRow:
         """Return E[Q(s, a)] under the policy: exact for discrete actions, otherwise over samples
         that are the same until the next update."""
-        observation = normalize_observation(state.normalizer.observation, observation)
+        actor, critics = self.policy(state).actor, state.params.critic
         row = jnp.arange(len(observation))
-        actor = share_encoder(state.params.actor, state.params.critic)
-        return self._candidates(actor, state.params.critic, observation, state.key, row).value
+        return self._candidates(actor, critics, observation, state.key, row).value
 
 
 def _before_softplus(value: Array) -> Array:

@@ -5,41 +5,30 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First
+from understudy.algorithms.base import ActorPolicy, Algorithm, Computed, Explored, First, PerRow
 from understudy.algorithms.gradients import (
     ActorLoss,
+    Part,
     differentiate_critic,
     join_gradients,
     mean_over_steps,
     sample_critics,
 )
-from understudy.algorithms.normalization import normalize_observation
-from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
+from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import CategoricalActor, SquashedGaussianActor, share_encoder
+from understudy.networks import CategoricalActor, SquashedGaussianActor
 from understudy.ops.densities import (
     row_normals,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
 from understudy.ops.targets import pessimistic
-from understudy.types import (
-    Action,
-    Batch,
-    Continuous,
-    Discrete,
-    Key,
-    Metrics,
-    Observation,
-    Scalar,
-    Spec,
-    Tree,
-)
+from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
 
 SMALLEST_TEMPERATURE = 1e-8  # the lower bound of a directly learned temperature
 
@@ -63,26 +52,21 @@ class SAC(Algorithm):
 
     @property
     def optimizers(self) -> Optimizers:
-        rates = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
-        if self.config.temperature is None:
-            rates["temperature"] = "temperature_learning_rate"
+        learned = self.config.temperature is None
+        numbers = {"temperature": "temperature_learning_rate"} if learned else {}
         positive = {} if self.config.use_log_temperature else {"temperature": _keep_positive}
-        return Optimizers(self.config, rates, numbers=("temperature",), project=positive)
+        return Optimizers(self.config, numbers=numbers, project=positive)
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         kind = CategoricalActor if isinstance(spec.action, Discrete) else SquashedGaussianActor
-        actor, critic, key = off_policy.init_actor_and_critics(self, kind, spec, key)
+        (actor, critic), key = off_policy.init_actor_and_critics(self, kind, spec, key)
         start = jnp.float32(self.config.initial_temperature)
         temperature = jnp.log(start) if self.config.use_log_temperature else start
         return Params(actor, critic, temperature), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
-        default = jnp.float32(default_target_entropy(spec.action))
+        default = jnp.float32(default_target_entropy(spec))
         return {"target_entropy": default, **super().init_hyper(spec)}
-
-    def policy(self, state: TrainState) -> ActorPolicy:
-        actor = share_encoder(state.params.actor, state.params.critic)
-        return ActorPolicy(actor, state.normalizer.observation)
 
     def explore(
         self, policy: ActorPolicy, noise: Tree, observation: Observation, first: First, key: Key
@@ -96,9 +80,7 @@ class SAC(Algorithm):
         action, log_prob = squashed_gaussian_sample(mean, log_std, drawn)
         return action, noise, {"log_prob": log_prob}
 
-    def gradients(
-        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
@@ -106,7 +88,7 @@ class SAC(Algorithm):
         target, actor_loss = self._objectives(state, batch, temperature, noise_key, subset_key)
         critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
 
-        def differentiate_temperature(log_prob: Float[Array, " batch"]) -> tuple[Scalar, Metrics]:
+        def differentiate_temperature(log_prob: PerRow) -> Part:
             loss, gradient = jax.value_and_grad(losses.entropy_loss)(
                 state.params.temperature, log_prob, state.hyper["target_entropy"], batch.weight
             )
@@ -122,11 +104,11 @@ class SAC(Algorithm):
 
     def _objectives(
         self, state: TrainState, batch: Batch, temperature: Scalar, key: Key, subset_key: Key
-    ) -> tuple[Float[Array, " batch"], ActorLoss]:
+    ) -> tuple[PerRow, ActorLoss]:
         """Return the critics' target and the actor's loss: expectations over discrete actions, one
         sample for every row of continuous ones. (The actor's class is known at trace time.)"""
         critic, subset = state.params.critic, self.config.critic_subset
-        actor = share_encoder(state.params.actor, critic)
+        actor = self.policy(state).actor
         targets = sample_critics(state.targets.critic, subset, subset_key)
         reduction = pessimistic if subset is None else losses.average
         if isinstance(actor, CategoricalActor):
@@ -148,20 +130,18 @@ class SAC(Algorithm):
         learned = state.params.temperature
         return jnp.exp(learned) if self.config.use_log_temperature else learned
 
-    def log_prob(
-        self, state: TrainState, observation: Array, action: Array
-    ) -> Float[Array, " batch"]:
-        actor = share_encoder(state.params.actor, state.params.critic)
-        output = actor(normalize_observation(state.normalizer.observation, observation))
+    def log_prob(self, state: TrainState, observation: Array, action: Array) -> PerRow:
+        actor = self.policy(state).actor
         if isinstance(actor, CategoricalActor):
-            return output.log_prob(action)
-        return squashed_gaussian_log_prob(action, *output)
+            return actor(observation).log_prob(action)
+        return squashed_gaussian_log_prob(action, *actor(observation))
 
 
 def _keep_positive(temperature: Scalar) -> Scalar:
     return jnp.maximum(temperature, SMALLEST_TEMPERATURE)
 
 
-def default_target_entropy(action: Action) -> float:
+def default_target_entropy(spec: Spec) -> float:
     """−dim(A), as in the paper; for a discrete action half the entropy of a uniform choice."""
-    return 0.5 * math.log(action.n) if isinstance(action, Discrete) else -float(action.size)
+    discrete, size = isinstance(spec.action, Discrete), spec.action.size
+    return 0.5 * math.log(size) if discrete else -float(size)

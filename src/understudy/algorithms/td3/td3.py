@@ -6,22 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import Algorithm, Aux, Explored, First
+from understudy.algorithms.base import Algorithm, Computed, Explored, First
 from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
-from understudy.algorithms.optim import Gradients, UpdateMask
+from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
-from understudy.algorithms.train_state import TrainState
+from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks import DeterministicActor, share_encoder
 from understudy.networks.ensembles import select_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
 from understudy.types import Batch, Continuous, Key, Observation, Scalar, Spec, Tree
-
-
-class Params(NamedTuple):
-    actor: Any
-    critic: Any  # [critics, ...]
 
 
 class Policy(NamedTuple):
@@ -41,10 +36,8 @@ class TD3(Algorithm):
     config: TD3Config
     q_values = off_policy.q_values
 
-    def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
-        make = off_policy.init_actor_and_critics
-        actor, critic, key = make(self, DeterministicActor, spec, key)
-        return Params(actor, critic), key
+    def init_params(self, spec: Spec, key: Key) -> tuple[ActorCritic, Key]:
+        return off_policy.init_actor_and_critics(self, DeterministicActor, spec, key)
 
     def policy(self, state: TrainState) -> Policy:
         actor = share_encoder(state.params.actor, state.params.critic)
@@ -57,9 +50,7 @@ class TD3(Algorithm):
         drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action + drawn, -1.0, 1.0), noise, {}
 
-    def gradients(
-        self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask
-    ) -> tuple[Gradients, Aux]:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
