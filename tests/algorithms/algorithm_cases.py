@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from understudy.agent.inference import Inference
 from understudy.algorithms import normalization
 from understudy.algorithms.sac import SAC, SACConfig
 from understudy.algorithms.td3 import TD3, TD3Config
@@ -76,6 +77,12 @@ STATIC = {"act": 5, "memory": 1}  # arguments that are no arrays
 def compiled(algorithm, method):
     """A method of an algorithm as one program."""
     return jax.jit(getattr(algorithm, method), static_argnums=STATIC.get(method, ()))
+
+
+def query(algorithm, spec, method, state, *inputs):
+    """What an agent answers by a method, about raw observations (and actions)."""
+    observation, action = (*inputs, None)[:2]
+    return Inference(algorithm, spec).query(compiled(algorithm, method), state, observation, action)
 
 
 _update_normalizer = jax.jit(normalization.update_normalizer)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.algorithms.a2c_cases import SPECS, Case, by_hand_loss, case, every_kind
-from tests.algorithms.algorithm_cases import changed, close, mapped, observed, same
+from tests.algorithms.algorithm_cases import changed, close, mapped, observed, query, same
 from tests.algorithms.by_hand import derivative, network, numbers
-from understudy.agent.inference import Inference
 from understudy.algorithms.aux_losses import action_penalty
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.gradients import mean_of_shards
@@ -228,8 +227,7 @@ def test_observations_and_rewards_are_normalized_where_asked():
     np.testing.assert_allclose(batch.advantage, done.advantage, rtol=1e-4, atol=1e-5)
     value = network(numbers(state.params.critic), usual[0])[:, 0]
     first = np.asarray(rollout.observation)[0]
-    inference = Inference(made.algorithm, made.spec)
-    got = inference.query(made.algorithm.value, state, first, None)
+    got = query(made.algorithm, made.spec, "value", state, first)
     np.testing.assert_allclose(got, value, 1e-4)
 
 

@@ -23,6 +23,7 @@ from tests.algorithms.algorithm_cases import (
     mapped,
     observed,
     parts_of,
+    query,
     same,
     shards_of,
 )
@@ -259,7 +260,7 @@ def test_observations_are_normalized_wherever_networks_see_them():
     scaled = jnp.asarray((rows - np.mean(rows, axis=0)) / np.std(rows, axis=0))
     rows, action = jnp.asarray(rows), jnp.zeros((50, 2))
     state = observed(plain, rows)
-    got = compiled(algorithm, "q_values")(state, rows, action)
+    got = query(algorithm, SPEC, "q_values", state, rows, action)
     want = compiled(other, "q_values")(without, scaled, action)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
     acted, _, _ = compiled(algorithm, "act")(

@@ -21,6 +21,7 @@ from tests.algorithms.algorithm_cases import (
     gaps_and_steps,
     mapped,
     observed,
+    query,
     same,
     settled,
     shards_of,
@@ -409,13 +410,15 @@ def test_questions_and_acting_see_observations_as_the_networks_do():
     one = made(normalize_observations=True, num_critics=3)
     rows, action = np.asarray(make_batch(64).observation) * 30.0 + 50.0, make_batch(64).action
     calm, rows = jnp.asarray((rows - rows.mean(0)) / rows.std(0)), jnp.asarray(rows)
-    ask, seen = compiled(one.algorithm, "q_values"), observed(one.state, rows)
-    want = ask(one.state, calm, action)
-    np.testing.assert_allclose(ask(seen, rows, action), want, rtol=1e-3)
+    seen = observed(one.state, rows)
+    want = compiled(one.algorithm, "q_values")(one.state, calm, action)
+    got = query(one.algorithm, SPEC, "q_values", seen, rows, action)
+    np.testing.assert_allclose(got, want, rtol=1e-3)
     greedy = act(one.algorithm, one.algorithm.policy(seen), rows, KEY, False)[0]
     assert len(np.unique(greedy)) > 1
-    best = np.asarray(ask(seen, rows, greedy)).mean(0)
-    np.testing.assert_allclose(compiled(one.algorithm, "value")(seen, rows), best, rtol=1e-6)
+    best = query(one.algorithm, SPEC, "q_values", seen, rows, greedy).mean(0)
+    value = query(one.algorithm, SPEC, "value", seen, rows)
+    np.testing.assert_allclose(value, best, rtol=1e-6)
 
 
 def test_what_ddqn_refuses():
