@@ -1,6 +1,5 @@
 """Gradient workers on a real Ray: as one process, whatever becomes of them."""
 
-import itertools
 import math
 import os
 import signal
@@ -170,8 +169,7 @@ def test_a_full_store_and_a_lost_object_are_survived(of_ddqn, ray, monkeypatch):
 def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     setup = case("ddqn")[0]
     workers = BatchWorkers(setup, Cluster(**TWO, gradient_mode="async"))
-    answers = workers.supervisor.answers
-    monkeypatch.setattr(workers.supervisor, "answers", _in_order(answers))
+    _answer_in_order(workers.supervisor, monkeypatch)
     before, ring = given("ddqn")
     learner, experience = workers.learn(before, ring, 0, 20)
     facts = workers.metrics()
@@ -196,20 +194,21 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     workers.close()
 
 
-def _in_order(answers):
-    """Answers in the order of their tasks, however long a worker takes."""
-    arrived, numbers = {}, itertools.count(1)
-    wanted = next(numbers)
+def _answer_in_order(supervisor, monkeypatch):
+    """Answers arrive in the order of their calls, however long a worker takes."""
+    ray, call, wait, called = supervisor.ray, supervisor.call, supervisor.ray.wait, []
 
-    def in_order():
-        nonlocal wanted
-        for answer in answers():
-            arrived[answer.note] = answer
-        while wanted in arrived:
-            wanted, answer = next(numbers), arrived.pop(wanted)
-            yield answer
+    def note_call(*arguments, **others):
+        called.append(call(*arguments, **others))
+        return called[-1]
 
-    return in_order
+    def wait_for_first(references, num_returns, timeout):
+        before = [one for one in references if one not in called]  # those of the start
+        first = before or [one for one in called if one in references]
+        return wait(first[:1], num_returns=1, timeout=timeout)
+
+    monkeypatch.setattr(supervisor, "call", note_call)
+    monkeypatch.setattr(ray, "wait", wait_for_first)
 
 
 def _stop_after(draw, times):

@@ -13,8 +13,8 @@ from understudy.distributed import episode_runner, gradient_workers, loop
 from understudy.distributed import supervisor as supervising
 from understudy.distributed.collectors import Collectors, Delivery
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import BatchWorkers
-from understudy.distributed.replay_shards import Request, ShardWorkers
+from understudy.distributed.gradient_workers import BatchWorkers, Request
+from understudy.distributed.replay_shards import ShardWorkers
 from understudy.errors import ClusterError, UnderstudyError
 from understudy.training.episode_runner import EpisodeResults
 from understudy.training.transport import Rows
@@ -140,7 +140,7 @@ def test_a_later_delivery_waits_for_an_earlier_one():
     slot = collectors.slots[0]
     (first, one), (second, two) = ordered(collectors, slot), ordered(collectors, slot)
     ray.results = {second: two}
-    assert collectors.deliveries() == []
+    assert list(collectors.deliveries()) == []
     ray.results[first] = one
     assert [taken.order for taken in collectors.deliveries()] == [one.order, two.order]
 
@@ -186,7 +186,7 @@ def test_a_process_that_cannot_start_ends_the_run():
     error.actor_init_failed = True
     ray.results = {reference: error}
     with pytest.raises(ClusterError, match="a collector cannot start: ValueError: no such env"):
-        collectors.deliveries()
+        list(collectors.deliveries())
 
 
 def test_an_answer_between_them_ends_the_row_of_failures():
@@ -196,14 +196,14 @@ def test_an_answer_between_them_ends_the_row_of_failures():
         replace(collectors, slot)
         reference, delivery = ordered(collectors, slot)
         ray.results[reference] = delivery
-        assert len(collectors.deliveries()) == 1
+        assert len(list(collectors.deliveries())) == 1
 
 
 def _both_delivered(ray, collectors):
     for slot in collectors.slots:
         reference, delivery = ordered(collectors, slot)
         ray.results[reference] = delivery
-    assert len(collectors.deliveries()) == collectors.supervisor.started == 2
+    assert len(list(collectors.deliveries())) == collectors.supervisor.started == 2
 
 
 @pytest.mark.fault(42, "a process that does not answer in time is replaced")
@@ -213,12 +213,12 @@ def test_silence_is_measured_while_something_is_ordered(clock):
     _both_delivered(ray, collectors)
     clock.now += 100 * PATIENCE  # idle, not silent
     ordered(collectors, collectors.slots[0])
-    assert collectors.deliveries() == [] and supervisor.replaced == 0
+    assert list(collectors.deliveries()) == [] and supervisor.replaced == 0
     clock.now += PATIENCE + 1
     supervisor.reset_timeouts()  # the learner was busy
-    assert collectors.deliveries() == [] and supervisor.replaced == 0
+    assert list(collectors.deliveries()) == [] and supervisor.replaced == 0
     clock.now += PATIENCE + 1
-    assert collectors.deliveries() == [] and supervisor.replaced == 1
+    assert list(collectors.deliveries()) == [] and supervisor.replaced == 1
     assert [slot.attempt for slot in collectors.slots] == [1, 0]
 
 
@@ -230,7 +230,7 @@ def test_everyone_is_silent(clock):
         ordered(collectors, slot)
     clock.now += PATIENCE + 1
     with pytest.raises(ClusterError, match=r"has answered for 11 s \(2 were asked for, 0 were"):
-        collectors.deliveries()
+        list(collectors.deliveries())
     assert collectors.ordered() == 0
 
 
@@ -240,14 +240,14 @@ def test_a_single_process_is_silent(clock):
     [slot] = collectors.slots
     reference, delivery = ordered(collectors, slot)
     ray.results[reference] = delivery
-    assert len(collectors.deliveries()) == 1
+    assert len(list(collectors.deliveries())) == 1
     ordered(collectors, slot)
     clock.now += PATIENCE + 1
-    assert collectors.deliveries() == [] and slot.attempt == 1
+    assert list(collectors.deliveries()) == [] and slot.attempt == 1
     ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START + 1
     with pytest.raises(ClusterError, match=r"has answered for 121 s \(1 were asked for, 1 were"):
-        collectors.deliveries()
+        list(collectors.deliveries())
 
 
 @pytest.mark.parametrize("answered_before", [False, True])
@@ -258,16 +258,16 @@ def test_a_constructor_that_fails(answered_before):
     if answered_before:
         reference, delivery = ordered(collectors, slot)
         ray.results[reference] = delivery
-        assert len(collectors.deliveries()) == 1
+        assert len(list(collectors.deliveries())) == 1
     reference, _ = ordered(collectors, slot)
     error = ray.exceptions.RayActorError("ValueError: no such file")
     error.actor_init_failed = True
     ray.results[reference] = error
     if answered_before:
-        assert collectors.deliveries() == [] and slot.attempt == 1 and slot.failures == 1
+        assert list(collectors.deliveries()) == [] and slot.attempt == 1 and slot.failures == 1
     else:
         with pytest.raises(ClusterError, match="cannot start: ValueError: no such file"):
-            collectors.deliveries()
+            list(collectors.deliveries())
 
 
 def test_a_process_that_has_not_started_yet_has_more_time(clock):
@@ -275,7 +275,7 @@ def test_a_process_that_has_not_started_yet_has_more_time(clock):
     for slot in collectors.slots:
         ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START - 1
-    assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0
+    assert list(collectors.deliveries()) == [] and collectors.supervisor.replaced == 0
 
 
 def test_a_call_of_all_does_not_end_the_time_to_start(clock):
@@ -285,7 +285,7 @@ def test_a_call_of_all_does_not_end_the_time_to_start(clock):
     for slot in collectors.slots:
         ordered(collectors, slot)
     clock.now += supervising.SECONDS_TO_START - 1
-    assert collectors.deliveries() == [] and collectors.supervisor.replaced == 0
+    assert list(collectors.deliveries()) == [] and collectors.supervisor.replaced == 0
 
 
 def make_workers(monkeypatch, workers_class, **cluster):
@@ -323,10 +323,11 @@ def test_a_chunk_that_was_added_before_a_pause_is_no_silence(clock, monkeypatch)
 @pytest.mark.fault(39, "a new worker gets the last chunk before it is asked for gradients")
 def test_a_new_worker_has_something_to_sample_from(monkeypatch):
     ray, workers = make_workers(monkeypatch, ShardWorkers, replay="sharded", gradient_mode="async")
-    slot = workers.supervisor.slots[0]
-    workers.supervisor.call(slot, "gradients", note=Request("gradients", ({}, None)))
+    slot, request = workers.supervisor.slots[0], Request("gradients", ({}, None), 0)
+    list(workers.answers([request]))
     workers.add(0, ROWS)
     workers.supervisor.replace(slot, "died")
+    list(workers.answers([request]))
     assert ray.sent[2:] == [(0, 1, "add"), (0, 1, "gradients")]
 
 

@@ -5,7 +5,7 @@ and only chunks come back.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, final
@@ -23,6 +23,7 @@ from understudy.state_dict import StateDict
 from understudy.training.collector import Collector
 from understudy.training.compilation import set_up_compilation
 from understudy.training.setup import TrainingSetup
+from understudy.training.trainer import learner_shapes
 
 Episodes = list[tuple[np.ndarray, np.ndarray]]
 
@@ -83,19 +84,18 @@ class Collectors:
         """Iterations that are ordered and not delivered yet."""
         return sum(order.iterations for slot in self.slots for order in slot.calls.values())
 
-    def deliveries(self) -> list[Delivery]:
-        """Return what has arrived, slot by slot, and wait a moment for the first delivery. The
+    def deliveries(self) -> Iterator[Delivery]:
+        """Yield what has arrived, slot by slot, and wait a moment for the first delivery. The
         orders of a collector that was replaced are not in its slot afterwards."""
-        taken = []
         for slot, order, delivery, lost in self.supervisor.answers():
             if lost:  # the steps were taken, but cannot be had
                 self.torn.add(slot.index)
             elif delivery.order != order:
                 self.ignored += 1
             else:
-                taken.append(delivery._replace(torn=slot.index in self.torn))
+                torn = slot.index in self.torn
                 self.torn.discard(slot.index)
-        return taken
+                yield delivery._replace(torn=torn)
 
 
 @final
@@ -117,11 +117,11 @@ class CollectorProcess:
         return self._collector.state_dict()
 
     def load_state_dict(self, state: StateDict) -> bool:
-        """Continue from a state; with an empty one the collector starts anew. Return True, which a
-        lost answer is not."""
+        """Continue from a state, and return whether there is one: with an empty state the collector
+        starts anew."""
         if state:
             self._collector.load_state_dict(state)
-        return True
+        return bool(state)
 
     def pid(self) -> int:
         return os.getpid()
@@ -133,22 +133,12 @@ class CollectorProcess:
 def make_collector(recipe: Recipe, slot: int, attempt: int) -> Collector:
     """Make the collector of a slot, with seeds of episodes and noise of its own."""
     set_up_compilation()
-    setup = recipe.setup
-    seeds = EpisodeSeeds(
-        setup.seed,
-        setup.num_envs,
-        setup.num_seeds,
-        first_env=slot * setup.num_envs,
-        attempt=attempt,
-    )
-    rows = setup.num_seeds * setup.num_envs
-    envs = recipe.source.make_host(rows, seeds, guard=recipe.guard)
+    setup, num_seeds, num_envs = recipe.setup, recipe.setup.num_seeds, recipe.setup.num_envs
+    first = slot * num_envs
+    seeds = EpisodeSeeds(setup.seed, num_envs, num_seeds, first_env=first, attempt=attempt)
+    envs = recipe.source.make_host(num_seeds * num_envs, seeds, guard=recipe.guard)
     envs.set_action_space(setup.spec.action)
-    algorithm = setup.algorithm
-    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), np.uint32)
-    shapes = jax.eval_shape(
-        jax.vmap(lambda key: algorithm.policy(algorithm.init(setup.spec, key))), keys
-    )
+    shapes = jax.eval_shape(setup.algorithm.policy, learner_shapes(setup).state)
     policy = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     read = partial(jax.tree.unflatten, jax.tree.structure(policy))
     # A stream for every process that ever holds a slot: no two draw the same noise.

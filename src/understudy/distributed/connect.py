@@ -52,7 +52,8 @@ def connect(address: str | None, cpus: float | int) -> Any:
             _start(ray, max(int(cpus + 1), os.cpu_count() or 1), quiet)
         else:
             _reach(address)
-            with _trying_once():
+            # Ray tries once to join, instead of twenty times, unless its user set a number.
+            with environment_variables({TRIES: os.environ.get(TRIES, "1")}):
                 ray.init(address=address, **quiet)
     return ray
 
@@ -109,16 +110,16 @@ def _reach(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _trying_once() -> Iterator[None]:
-    """Let Ray try once to join, instead of twenty times, unless its user set a number."""
-    if TRIES in os.environ:
-        yield
-        return
-    os.environ[TRIES] = "1"
+def environment_variables(settings: dict[str, str]) -> Iterator[None]:
+    """Set environment variables of this process, and restore them afterwards."""
+    before = {name: os.environ[name] for name in settings if name in os.environ}
+    os.environ.update(settings)
     try:
         yield
     finally:
-        del os.environ[TRIES]
+        for name in settings:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

@@ -8,20 +8,27 @@ when it arrives, to a state that other gradients have changed meanwhile.
 import abc
 import contextlib
 import os
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from understudy.algorithms.base import Needs
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
 from understudy.distributed.connect import connect
-from understudy.distributed.supervisor import Slot, Supervisor, read_recipe, retry_while_full
+from understudy.distributed.supervisor import (
+    Answer,
+    Slot,
+    Supervisor,
+    read_recipe,
+    retry_while_full,
+)
 from understudy.training.gradient_sharding import BatchSharding, check_shares
 from understudy.training.learner import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
@@ -40,20 +47,29 @@ def in_mid_update() -> Iterator[None]:
         raise UnderstudyError(str(error)) from error
 
 
-class InFlight(NamedTuple):
-    """A gradient that a worker computes for an update of its own."""
+@final
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A call that is repeated until it is answered."""
 
-    request: Any  # what `_apply` needs beside the answer
-    version: int  # updates applied when it was asked for
+    method: str
+    arguments: tuple[Any, ...] = ()
+    worker: int | None = None  # None: any idle one
+
+
+def describe_staleness(name: str, values: list[int]) -> dict[str, float]:
+    """Return the mean and the maximum as metrics, if there are values."""
+    return {name: sum(values) / len(values), f"{name}_max": max(values)} if values else {}
 
 
 class GradientWorkers(abc.ABC):
     """Holds no learner and no experience: both are given with every call. Abstract; the final ones
     send batches (`BatchWorkers`), or let workers sample from their own replay (`ShardWorkers`)."""
 
+    everyone: Sequence[int | None]  # the workers of requests that go to all: None is any of them
+
     def __init__(self, setup: TrainingSetup, cluster: Cluster, actor_class: type, recipe: Any):
         """`setup` has the lanes of all collectors."""
-        check_gradient_workers(setup, cluster)
         self.algorithm, self.num_workers = setup.algorithm, cluster.gradient_workers
         self._asynchronous = cluster.gradient_mode == "async"
         # With G workers G - 1 others arrive between a gradient's start and its end.
@@ -61,41 +77,39 @@ class GradientWorkers(abc.ABC):
         self._ray = connect(cluster.address, cluster.remote * cluster.cpus_each)
         attempts = [0] * self.num_workers
         self.supervisor = Supervisor(
-            self._ray, cluster, "gradient worker", actor_class, recipe, attempts, self._ask_again
+            self._ray, cluster, "gradient worker", actor_class, recipe, attempts, self._prepare
         )
         self._next_index: int | None = 0  # None within a call
         self.version = self.asked = self._dropped = self._replaced = 0
-        self.in_flight: dict[Any, InFlight] = {}
+        # Gradients of updates of their own: what `_apply` needs, and the version when asked for.
+        self.in_flight: dict[Request, tuple[Any, int]] = {}
         self._staleness: list[int] = []
         self._published: tuple[Any, Any] = (None, None)  # the last state sent, and its reference
 
     @abc.abstractmethod
-    def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
-        """Repeat calls that were not answered: of a new worker, or after a lost object."""
+    def _prepare(self, slot: Slot, notes: list[Any]) -> None:
+        """Make calls that come before any other: of a new worker, or again after a lost object."""
 
     @abc.abstractmethod
-    def _forget(self) -> None:
-        """Drop what is in flight."""
+    def _idle(self) -> Sequence[int | None]:
+        """Return the workers to ask for gradients of updates of their own."""
 
     @abc.abstractmethod
-    def _update_together(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
-        """Do `count` synchronous updates."""
-
-    @abc.abstractmethod
-    def _keep_busy(self, learner: LearnerState, experience: Any) -> LearnerState:
-        """Ask every idle worker for a gradient of the present state."""
-
-    @abc.abstractmethod
-    def _next_gradient(self) -> tuple[InFlight, Any] | None:
-        """Wait a moment for the next gradient in flight."""
+    def _divide(
+        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
+    ) -> tuple[LearnerState, list[Request], Any]:
+        """Divide an update among workers: return the learner with its next key, a request for each
+        worker, and what `_apply` needs beside the answers."""
 
     @abc.abstractmethod
     def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, request: Any
+        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
     ) -> tuple[LearnerState, Any]:
         """Finish one update by the answers of the workers that took part in it."""
+
+    def _takes_part(self, request: Request, answer: Any) -> bool:
+        """Return whether a worker had steps to learn from."""
+        return True
 
     @in_mid_update()
     def learn(
@@ -106,42 +120,94 @@ class GradientWorkers(abc.ABC):
         if self.supervisor.given_up is not None:
             raise self.supervisor.given_up
         if first_index != self._next_index:  # the run was restored, or the last call did not end
-            self._forget()
             self.in_flight.clear()
             self.asked = first_index
         self._next_index = None
-        if self._asynchronous:
-            updated = self._update_on_arrival(learner, experience, count)
-        else:
-            updated = self._update_together(learner, experience, first_index, count)
+        update = self._update_on_arrival if self._asynchronous else self._update_together
+        updated = update(learner, experience, first_index, count)
         self._next_index = first_index + count
         return updated
 
+    def _update_together(
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
+    ) -> tuple[LearnerState, Any]:
+        """Do `count` synchronous updates."""
+        for index in range(first_index, first_index + count):
+            learner, requests, inputs = self._divide(learner, experience, index, self.everyone)
+            answers = self.call_all(requests)
+            for request, answer in zip(requests, answers, strict=True):
+                self._takes_part(request, answer)
+            learner, experience = self._apply(answers, learner, experience, inputs)
+        return learner, experience
+
     def _update_on_arrival(
-        self, learner: LearnerState, experience: Any, count: int
+        self, learner: LearnerState, experience: Any, first_index: int, count: int
     ) -> tuple[LearnerState, Any]:
         """Gradients that are still being computed in the end stay in flight for the next call."""
-        applied = 0
-        while applied < count:
-            learner = self._keep_busy(learner, experience)
-            arrived = self._next_gradient()
-            if arrived is None:
+        end = self.version + count
+        while self.version < end:
+            for worker in self._idle():
+                divided = self._divide(learner, experience, self.asked, [worker])
+                learner, [request], inputs = divided
+                self.in_flight[request] = (inputs, self.version)
+                self.asked += 1
+            answer = next(self.answers(self.in_flight), None)
+            if answer is None:
                 continue
-            (request, version), answer = arrived
+            inputs, version = self.in_flight.pop(answer.note)
+            if not self._takes_part(answer.note, answer.value):
+                continue
             if self.version - version > self.max_staleness:
                 self._dropped += 1
                 continue
             self._staleness.append(self.version - version)
-            learner, experience = self._apply([answer], learner, experience, request)
+            learner, experience = self._apply([answer.value], learner, experience, inputs)
             self.version += 1
-            applied += 1
         return learner, experience
 
-    def publish(self, sent: dict[str, np.ndarray]) -> Any:
-        """Return a reference to a state, which is put into the object store once."""
-        if self._published[0] is not sent:
-            self._published = (sent, retry_while_full(self._ray, lambda: self._ray.put(sent)))
-        return self._published[1]
+    def call_all(self, requests: list[Request]) -> list[Any]:
+        """Return the answers to all these requests."""
+        if self.supervisor.given_up is not None:
+            raise self.supervisor.given_up
+        answers: dict[Request, Any] = {}
+        while missing := [request for request in requests if request not in answers]:
+            answers |= {answer.note: answer.value for answer in self.answers(missing)}
+        return [answers[request] for request in requests]
+
+    def answers(self, requests: Collection[Request]) -> Iterator[Answer]:
+        """Send the requests that no worker has, also those of a worker that was replaced and those
+        whose answer was lost. Yield the answers to them that have arrived. Other gradients in
+        flight are not read. All other answers are, because a worker whose answer is not read would
+        seem to be silent."""
+        slots = self.supervisor.slots
+        sent = {note for slot in slots for note in slot.calls.values()}
+        for request in requests:
+            slot = None if request in sent else self._slot_for(request)
+            if slot is not None:
+                self._call(slot, request)
+        notes = [(call, note) for slot in slots for call, note in slot.calls.items()]
+        calls = [call for call, note in notes if note in requests or note not in self.in_flight]
+        for answer in self.supervisor.answers(calls):
+            if answer.lost:
+                self._published = (None, None)  # the state that was sent may be lost
+                self._prepare(answer.slot, [answer.note])
+            elif answer.note in requests:
+                yield answer
+
+    def _slot_for(self, request: Request) -> Slot | None:
+        slots = self.supervisor.slots
+        if request.worker is not None:
+            return slots[request.worker]
+        return next((slot for slot in slots if slot.started and not slot.calls), None)
+
+    def _call(self, slot: Slot, request: Request) -> None:
+        arguments = request.arguments
+        if request.method == "gradients":  # the state is put into the object store once
+            state, *others = arguments
+            if self._published[0] is not state:
+                self._published = (state, retry_while_full(self._ray, self._ray.put, state))
+            arguments = (self._published[1], *others)
+        self.supervisor.call(slot, request.method, *arguments, note=request)
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the workers since the last call."""
@@ -152,11 +218,9 @@ class GradientWorkers(abc.ABC):
         }
         if self._asynchronous:
             metrics["gradients_dropped"] = self._dropped
-            if self._staleness:
-                metrics["gradient_staleness"] = sum(self._staleness) / len(self._staleness)
-                metrics["gradient_staleness_max"] = max(self._staleness)
+            metrics |= describe_staleness("gradient_staleness", self._staleness)
         self._replaced, self._dropped, self._staleness = replaced, 0, []
-        return {name: float(value) for name, value in metrics.items()}
+        return metrics
 
     def close(self) -> None:
         self.supervisor.close()
@@ -164,21 +228,18 @@ class GradientWorkers(abc.ABC):
 
 @final
 class BatchWorkers(GradientWorkers):
-    """The learner samples the batches. A task goes to any idle worker; that of a worker which is
+    """The learner samples the batches. A request goes to any idle worker; that of a worker which is
     replaced goes to the next idle one."""
 
     def __init__(self, setup: TrainingSetup, cluster: Cluster, buffer: Buffer | None = None):
         """`buffer` is the setup's own unless given."""
         self._shares, self._num_seeds = BatchSharding(setup), setup.num_seeds
-        # Number -> (state, batch [seeds, rows, ...], key, mask) of a task that is not answered yet.
-        # All parts of one update have the same object as their state.
-        self._tasks: dict[int, tuple[Any, ...]] = {}
-        self._waiting: deque[int] = deque()  # numbers of those that no worker has
-        self._number = 0
+        self.everyone = [None] * cluster.gradient_workers
+        self._rollout: tuple[UpdateInputs, Array, int] | None = None  # whole, rows, first index
         super().__init__(setup, cluster, GradientProcess, setup)
         self.use_buffer(buffer or setup.buffer)
         for slot in self.supervisor.slots:
-            self._ask_again(slot, [])
+            self._prepare(slot, [])
 
     def use_buffer(self, buffer: Buffer) -> None:
         """Compile what samples from this buffer."""
@@ -199,91 +260,46 @@ class BatchWorkers(GradientWorkers):
         self._order = jax.jit(over_seeds(rows, num_seeds))
         self._receive = jax.jit(receive, static_argnums=5, donate_argnums=2)
 
+    def _prepare(self, slot: Slot, notes: list[Any]) -> None:
+        if not slot.started:  # its answer says that it can be given requests
+            self.supervisor.call(slot, "pid")
+
+    def _idle(self) -> Sequence[int | None]:
+        return self.everyone[len(self.in_flight) :]
+
     def _update_together(
         self, learner: LearnerState, experience: Any, first_index: int, count: int
     ) -> tuple[LearnerState, Any]:
-        whole = order = None
+        self._rollout = None
         if self.algorithm.needs.on_policy and count > 1:
             whole = self._ready(learner.state, experience)
-            order = self._order(learner.state, whole)
-        for place, index in enumerate(range(first_index, first_index + count)):
-            if whole is None or order is None:
-                now = self.sample(learner, experience, index)
-            else:
-                now = self._minibatch(whole, order[:, place], np.int32(index))
-            mask, numbers = self._ask(learner, now, index, self.num_workers)
-            answers = dict(self._next_answer() for _ in numbers)
-            answers = [answers[number] for number in numbers]
-            learner, experience = self._apply(answers, learner, experience, (now, mask))
-        return learner, experience
-
-    def _keep_busy(self, learner: LearnerState, experience: Any) -> LearnerState:
-        while len(self.in_flight) < self.num_workers:
-            now = self.sample(learner, experience, self.asked)
-            mask, (number,) = self._ask(learner, now, self.asked, 1)
-            self.in_flight[number] = InFlight((now, mask), self.version)
-            self.asked += 1
-            state = learner.state._replace(key=now.next_key)  # the next batch is another one
-            learner = learner._replace(state=state)
-        return learner
-
-    def _next_gradient(self) -> tuple[InFlight, Any] | None:
-        number, answer = self._next_answer()
-        return self.in_flight.pop(number), answer
+            self._rollout = (whole, self._order(learner.state, whole), first_index)
+        return super()._update_together(learner, experience, first_index, count)
 
     def sample(self, learner: LearnerState, experience: Any, index: int) -> UpdateInputs:
+        if self._rollout is not None:
+            whole, order, first_index = self._rollout
+            return self._minibatch(whole, order[:, index - first_index], np.int32(index))
         buffer: Any = self._buffer
         if buffer.external:
             drawn, _ = buffer.sample_updates(experience, index, 1)
             experience = jax.tree.map(lambda x: x[:, 0], drawn)
         return self._ready(learner.state, experience)
 
-    def _ask(
-        self, learner: LearnerState, now: UpdateInputs, index: int, parts: int
-    ) -> tuple[Any, list[int]]:
-        """Ask for gradients of so many parts of a batch, and return the numbers of the tasks."""
-        mask = self.algorithm.update_mask(index)
-        sent, batches = jax.device_get(self._send(learner.state, now.batch, parts))
-        key, first = np.asarray(now.key), self._number + 1
-        self._number += parts
-        numbers = list(range(first, first + parts))
-        for number, batch in zip(numbers, batches, strict=True):
-            self._tasks[number] = (sent, batch, key, mask)
-        self._waiting.extend(numbers)
-        return mask, numbers
-
-    def _next_answer(self) -> tuple[int, dict[str, np.ndarray]]:
-        """Return the number of a task and its answer, whichever comes first."""
-        while True:
-            self._assign()
-            for slot, number, value, lost in self.supervisor.answers():
-                if lost:
-                    self._published = (None, None)  # the state that was sent may be lost
-                    self._ask_again(slot, [number])
-                elif self._tasks.pop(number, None) is not None:
-                    return number, value
-
-    def _assign(self) -> None:
-        """Give waiting tasks to idle workers, in their order."""
-        for slot in self.supervisor.slots:
-            if self._waiting and slot.started and not slot.calls:
-                number = self._waiting.popleft()
-                sent, *others = self._tasks[number]
-                self.supervisor.call(slot, "gradients", self.publish(sent), *others, note=number)
-
-    def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
-        if not slot.started:  # its answer says that it can be given tasks
-            self.supervisor.call(slot, "pid")
-        self._waiting.extendleft(number for number in notes if number in self._tasks)
-
-    def _forget(self) -> None:
-        self._tasks.clear()
-        self._waiting.clear()
+    def _divide(
+        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
+    ) -> tuple[LearnerState, list[Request], Any]:
+        now, mask = self.sample(learner, experience, index), self.algorithm.update_mask(index)
+        sent, batches = jax.device_get(self._send(learner.state, now.batch, len(workers)))
+        key = np.asarray(now.key)
+        requests = [Request("gradients", (sent, batch, key, mask)) for batch in batches]
+        state = learner.state._replace(key=now.next_key)  # the next batch is another one
+        return learner._replace(state=state), requests, (now, mask)
 
     def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, request: Any
+        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
     ) -> tuple[LearnerState, Any]:
-        now, mask = request
+        now, mask = inputs
         # The program that changes the priorities takes them over.
         priorities = self._buffer.get_priorities(experience)
         rest = None if priorities is None else experience._replace(priorities=None)

@@ -10,7 +10,9 @@ updates to data does not depend on the collectors. Each collector has a limited 
 a time, so neither side gets far ahead of the other.
 """
 
+import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
@@ -18,13 +20,14 @@ import numpy as np
 
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import RemoteReplayBuffer
-from understudy.distributed.collectors import Collectors, Delivery, Order, Recipe
+from understudy.distributed.collectors import Collectors, Delivery, Episodes, Order, Recipe
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores, send_recipe
 from understudy.distributed.gradient_workers import (
     BatchWorkers,
     GradientWorkers,
     check_gradient_workers,
+    describe_staleness,
 )
 from understudy.distributed.replay_shards import ShardWorkers
 from understudy.distributed.supervisor import Slot
@@ -84,7 +87,9 @@ class ClusterTrainer(Trainer):
         self._collectors: Collectors | None = None
         self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
         self._version, self._published = 0, None
-        self._episodes: list[list[tuple[np.ndarray, np.ndarray]]] = []
+        # Returns and lengths for each seed.
+        self._no_episodes: Episodes = [(np.zeros(0), np.zeros(0, np.int64))] * setup.num_seeds
+        self._episodes = [self._no_episodes]
         self._faults: dict[tuple[int, int], dict[str, int]] = {}  # by slot and attempt
         self._staleness: list[int] = []
         self._dropped = 0
@@ -178,9 +183,8 @@ class ClusterTrainer(Trainer):
 
     # -- deliveries -------------------------------------------------------------------------
 
-    def take_in(self, deliveries: list[Delivery]) -> None:
+    def take_in(self, deliveries: Iterable[Delivery]) -> None:
         """Note what arrived, and drop deliveries that are too stale."""
-        dropped = set()  # slots
         for delivery in deliveries:
             self._episodes.append(delivery.episodes)
             self._faults[delivery.slot, delivery.attempt] = delivery.faults
@@ -189,12 +193,9 @@ class ClusterTrainer(Trainer):
             self._staleness.append(stale)
             if stale > self._cluster.staleness:
                 self._dropped += order.iterations * self.setup.num_envs
-                dropped.add(delivery.slot)
+                self.collectors.torn.add(delivery.slot)
             else:
-                torn = delivery.torn or delivery.slot in dropped
-                dropped.discard(delivery.slot)
-                self.arrived.append(delivery._replace(torn=torn))
-        self.collectors.torn |= dropped
+                self.arrived.append(delivery)
 
     def _learn_from_round(self) -> None:
         """Learn from the deliveries of a synchronous round, always in the same order."""
@@ -243,14 +244,12 @@ class ClusterTrainer(Trainer):
     # -- metrics and checkpoints --------------------------------------------------------------
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        taken, self._episodes = self._episodes, []
-        return [
-            (
-                np.concatenate([np.zeros(0), *(each[seed_index][0] for each in taken)]),
-                np.concatenate([np.zeros(0, np.int64), *(each[seed_index][1] for each in taken)]),
-            )
-            for seed_index in range(self.setup.num_seeds)
-        ]
+        taken, self._episodes = self._episodes, [self._no_episodes]
+        joined = []
+        for of_seed in zip(*taken, strict=True):
+            returns, lengths = zip(*of_seed, strict=True)
+            joined.append((np.concatenate(returns), np.concatenate(lengths)))
+        return joined
 
     def faults(self) -> dict[str, int]:
         total: Counter[str] = Counter()
@@ -269,10 +268,8 @@ class ClusterTrainer(Trainer):
             "transitions_dropped": self._dropped,
             "replay_ratio": self.position.updates / max(self.steps, 1),
         }
-        if self._staleness:
-            facts["staleness"] = float(np.mean(self._staleness))
-            facts["staleness_max"] = max(self._staleness)
-            self._staleness = []
+        facts |= describe_staleness("staleness", self._staleness)
+        self._staleness = []
         if self.workers is not None:
             facts |= self.workers.metrics()
         return {name: float(value) for name, value in facts.items()}
@@ -321,25 +318,28 @@ class ClusterTrainer(Trainer):
         slots = range(max(self._cluster.collectors, 1))
         stored = [select_prefix(acting, f"collector.{slot}") for slot in slots]
         states = [select_prefix(one, "state") for one in stored]
-        lost = [not state for state in states]
-        attempts = [int(one["attempt"]) + lost[slot] for slot, one in enumerate(stored)]
+        attempts = [int(stored[slot]["attempt"]) + (not states[slot]) for slot in slots]
         self._collectors = collectors = self._start_collectors(attempts)
-        loaded = collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
-        lost = [anew or not answer for anew, answer in zip(lost, loaded, strict=True)]
-        collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or lost[slot]}
+        goes_on = collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
+        collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or not goes_on[slot]}
         number = 0
         while one := select_prefix(acting, f"arrived.{number}"):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
-            empty = [(np.zeros(0), np.zeros(0, np.int64))] * self.setup.num_seeds
-            slot = int(one["slot"])
-            rows = pack_rows(self._rows, select_prefix(one, "rows"))
-            delivery = Delivery(slot, attempts[slot], order, rows, empty, {}, bool(torn))
-            self.arrived.append(delivery)
+            slot, rows = int(one["slot"]), pack_rows(self._rows, select_prefix(one, "rows"))
+            about = (slot, attempts[slot], order, rows, self._no_episodes, {}, bool(torn))
+            self.arrived.append(Delivery(*about))
             number += 1
 
     def _make_update_schedule(self) -> UpdateSchedule:
-        return whole_chunks(super()._make_update_schedule(), self._length)
+        """Let learning begin with the first step of a chunk: then the same number of updates is due
+        after every chunk, and one program does them."""
+        update_schedule = super()._make_update_schedule()
+        begins = update_schedule.first_learning_iteration
+        if begins == 0:
+            return update_schedule
+        begins = math.ceil((begins + 1) / self._length) * self._length
+        return replace(update_schedule, first_learning_iteration=begins)
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)
@@ -351,15 +351,6 @@ class ClusterTrainer(Trainer):
             self._collectors.supervisor.close()
         if self.workers is not None:
             self.workers.close()
-
-
-def whole_chunks(update_schedule: UpdateSchedule, length: int) -> UpdateSchedule:
-    """Let learning begin with the first step of a chunk: then the same number of updates is due
-    after every chunk, and one program does them."""
-    begins = update_schedule.first_learning_iteration
-    if begins == 0:
-        return update_schedule
-    return replace(update_schedule, first_learning_iteration=-(-(begins + 1) // length) * length)
 
 
 def join(cluster: Cluster) -> Any:

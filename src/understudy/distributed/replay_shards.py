@@ -11,20 +11,19 @@ The shard of a worker that dies is lost. The next process starts with the last c
 import logging
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer
 from understudy.distributed.config import Cluster
-from understudy.distributed.gradient_workers import GradientWorkers, InFlight, in_mid_update
-from understudy.distributed.supervisor import Answer, Slot, read_recipe
+from understudy.distributed.gradient_workers import GradientWorkers, Request, in_mid_update
+from understudy.distributed.supervisor import Slot, read_recipe
 from understudy.errors import CheckpointError, ClusterError
 from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.compilation import set_up_compilation
@@ -105,22 +104,14 @@ def add_rows(buffer: Buffer, rows: np.dtype, experience: Any, given: Rows) -> An
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Request:
-    """A call that is repeated until it is answered."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-
-
-@final
 class ShardWorkers(GradientWorkers):
     """Gradient workers that store all experience; the learner stores none."""
 
     def __init__(self, setup: TrainingSetup, cluster: Cluster):
-        self._latest: dict[int, Request] = {}  # slot -> the last chunk that was sent to it
-        self._empty: set[int] = set()  # slots that had nothing to sample from when last asked
+        self._latest: dict[int, Request] = {}  # worker -> the last chunk that was sent to it
+        self._empty: set[int] = set()  # workers that had nothing to sample from when last asked
         self._chunks = self._missed = 0
+        self.everyone = range(cluster.gradient_workers)
         super().__init__(setup, cluster, ShardProcess, (setup, cluster))
         self._lanes = setup.num_envs // cluster.collectors  # of each collector
         draws = ReplaySharding(setup, shard_buffer(setup, cluster, 0))
@@ -135,137 +126,80 @@ class ShardWorkers(GradientWorkers):
         way to each worker."""
         slot = self.supervisor.slots[collector % self.num_workers]
         while self._latest.get(slot.index) in slot.calls.values():
-            list(self._answers([]))
+            list(self.answers([]))
         lane = np.full_like(rows.first_lane, collector // self.num_workers * self._lanes)
         self._chunks += 1
-        request = Request("add", (rows._replace(first_lane=lane), self._chunks))
+        request = Request("add", (rows._replace(first_lane=lane), self._chunks), slot.index)
         self._latest[slot.index] = request
         self._empty.discard(slot.index)
         self._call(slot, request)
 
     def state_dict(self) -> StateDict:
+        requests = [Request("state_dict", (), worker) for worker in self.everyone]
         named: StateDict = {}
-        for index, stored in enumerate(self._call_all([Request("state_dict")] * self.num_workers)):
+        for index, stored in enumerate(self.call_all(requests)):
             named |= add_prefix(f"shard.{index}", stored)
         return named
 
     def load_state_dict(self, arrays: StateDict) -> None:
         stored = {name.split(".")[1] for name in arrays if name.startswith("shard.")}
-        if stored != {str(index) for index in range(self.num_workers)}:
+        if stored != set(map(str, self.everyone)):
             raise CheckpointError(
                 f"the checkpoint does not hold the replay of {self.num_workers} gradient workers: "
                 "load it with the Cluster that it was saved with"
             )
-        self._forget()
-        self._latest.clear()
-        self._empty.clear()
-        shards = [select_prefix(arrays, f"shard.{index}") for index in range(self.num_workers)]
-        self._call_all([Request("load_state_dict", (shard,)) for shard in shards])
+        for kept in (self.in_flight, self._latest, self._empty):
+            kept.clear()
+        self.call_all(
+            [
+                Request("load_state_dict", (select_prefix(arrays, f"shard.{worker}"),), worker)
+                for worker in self.everyone
+            ]
+        )
 
-    # -- calls -----------------------------------------------------------------------------------
-
-    def _call(self, slot: Slot, request: Request) -> None:
-        arguments = request.arguments
-        if request.method == "gradients":
-            arguments = (self.publish(arguments[0]), *arguments[1:])
-        self.supervisor.call(slot, request.method, *arguments, note=request)
-
-    def _call_all(self, requests: list[Request]) -> list[Any]:
-        """Return the answers of all workers, each to its request."""
-        if self.supervisor.given_up is not None:
-            raise self.supervisor.given_up
-        for slot, request in zip(self.supervisor.slots, requests, strict=True):
-            self._call(slot, request)
-        answers: dict[int, Any] = {}
-        while len(answers) < self.num_workers:
-            answers |= {answer.slot.index: answer.value for answer in self._answers(requests)}
-        return [answers[index] for index in range(self.num_workers)]
-
-    def _answers(self, requests: list[Any]) -> Iterator[Answer]:
-        """Yield the answers to these requests that have arrived, and repeat lost ones. The answers
-        to `add` are only taken: a worker whose answer is not read would seem to be silent."""
-        notes = [
-            (call, note) for slot in self.supervisor.slots for call, note in slot.calls.items()
-        ]
-        calls = [call for call, note in notes if note in requests or note.method == "add"]
-        for answer in self.supervisor.answers(calls):
-            if answer.lost:
-                self._published = (None, None)  # the state that was sent may be lost
-                self._ask_again(answer.slot, [answer.note])
-            elif answer.note in requests:
-                yield answer
-
-    def _ask_again(self, slot: Slot, notes: list[Any]) -> None:
+    def _prepare(self, slot: Slot, notes: list[Any]) -> None:
         latest = self._latest.get(slot.index)
         if not slot.started:  # a new process
             _log.warning("the experience that gradient worker %d stored is lost", slot.index)
             self._empty.discard(slot.index)
-            if latest is not None:  # first: gradients need something to sample from
-                notes = [latest, *(note for note in notes if note is not latest)]
-        for request in notes:
-            self._call(slot, request)
-
-    def _forget(self) -> None:
-        self.in_flight.clear()
-        for slot in self.supervisor.slots:
-            calls = slot.calls.items()
-            slot.calls = {call: note for call, note in calls if note.method != "gradients"}
+        if latest is not None and (not slot.started or latest in notes):
+            self._call(slot, latest)  # first: gradients need something to sample from
 
     # -- updates ---------------------------------------------------------------------------------
 
-    def _update_together(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
-        for index in range(first_index, first_index + count):
-            sent, learner = self._send(learner)
-            mask = self.algorithm.update_mask(index)
-            request = Request("gradients", (jax.device_get(sent), mask))
-            answers = self._call_all([request] * self.num_workers)
-            for slot, (num_stored, _) in zip(self.supervisor.slots, answers, strict=True):
-                self._takes_part(slot, num_stored)
-            self._refuse_if_all_are_empty()
-            learner, experience = self._apply(answers, learner, experience, request)
-        return learner, experience
-
-    def _keep_busy(self, learner: LearnerState, experience: Any) -> LearnerState:
-        for slot in self.supervisor.slots:
-            if slot.index in self.in_flight or slot.index in self._empty:
-                continue
-            sent, learner = self._send(learner)
-            mask = self.algorithm.update_mask(self.asked)
-            request = Request("gradients", (jax.device_get(sent), mask))
-            self.in_flight[slot.index] = InFlight(request, self.version)
-            self._call(slot, request)
-            self.asked += 1
+    def _idle(self) -> Sequence[int | None]:
         self._refuse_if_all_are_empty()
-        return learner
+        busy = {request.worker for request in self.in_flight} | self._empty
+        return [worker for worker in self.everyone if worker not in busy]
 
-    def _next_gradient(self) -> tuple[InFlight, Any] | None:
-        requests = [one.request for one in self.in_flight.values()]
-        for answer in self._answers(requests):
-            in_flight = self.in_flight.pop(answer.slot.index)
-            if self._takes_part(answer.slot, answer.value[0]):
-                return in_flight, answer.value
-        return None
+    def _divide(
+        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
+    ) -> tuple[LearnerState, list[Request], Any]:
+        sent, learner = self._send(learner)
+        mask = self.algorithm.update_mask(index)
+        arguments = (jax.device_get(sent), mask)
+        return learner, [Request("gradients", arguments, worker) for worker in workers], mask
 
     def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, request: Any
+        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
     ) -> tuple[LearnerState, Any]:
         """The given experience is empty, and is returned as it is."""
-        return self._receive(answers, learner, request.arguments[1]), experience
+        return self._receive(answers, learner, inputs), experience
 
-    def _takes_part(self, slot: Slot, num_stored: Array | np.ndarray) -> bool:
-        """Note whether a worker had steps to sample from; `num_stored` is per seed."""
+    def _takes_part(self, request: Request, answer: Any) -> bool:
+        """Note whether a worker had steps to sample from."""
+        worker, (num_stored, _) = request.worker, answer  # per seed
+        assert worker is not None
         if np.any(num_stored):
-            self._empty.discard(slot.index)
+            self._empty.discard(worker)
             return True
-        if slot.index not in self._empty:
+        if worker not in self._empty:
             _log.warning(
-                "gradient worker %d stores no experience yet: the others learn without it",
-                slot.index,
+                "gradient worker %d stores no experience yet: the others learn without it", worker
             )
-        self._empty.add(slot.index)
+        self._empty.add(worker)
         self._missed += 1
+        self._refuse_if_all_are_empty()
         return False
 
     def _refuse_if_all_are_empty(self) -> None:
@@ -277,4 +211,4 @@ class ShardWorkers(GradientWorkers):
 
     def metrics(self) -> dict[str, float]:
         missed, self._missed = self._missed, 0
-        return super().metrics() | {"gradient_shares_missed": float(missed)}
+        return super().metrics() | {"gradient_shares_missed": missed}

@@ -93,8 +93,7 @@ class Supervisor:
         """Call a method of the process in a slot, and return Ray's reference at once."""
         if not slot.calls:
             slot.since = time.monotonic()
-        remote = getattr(slot.actor, method).remote
-        reference = retry_while_full(self.ray, lambda: remote(*arguments))
+        reference = retry_while_full(self.ray, getattr(slot.actor, method).remote, *arguments)
         slot.calls[reference] = note
         return reference
 
@@ -118,11 +117,10 @@ class Supervisor:
         """Replace silent processes, then yield what has arrived, in the order of the calls of each
         slot. Wait a moment for the first answer. `references` are the calls to look at (default:
         all of them)."""
-        waiting: dict[Slot, list[Any]] = {}
-        for slot in self.slots:
-            calls = [call for call in slot.calls if references is None or call in references]
-            if calls:
-                waiting[slot] = calls
+        waiting = {
+            slot: [call for call in slot.calls if references is None or call in references]
+            for slot in self.slots
+        }
         every = [call for calls in waiting.values() for call in calls]
         if not every:
             return
@@ -130,7 +128,8 @@ class Supervisor:
         if ready:
             ready, _ = self.ray.wait(every, num_returns=len(every), timeout=0)
         arrived = set(ready)
-        self._replace_silent([slot for slot, calls in waiting.items() if calls[0] not in arrived])
+        late = [slot for slot, calls in waiting.items() if calls and calls[0] not in arrived]
+        self._replace_silent(late)
         for slot, calls in waiting.items():
             for call in calls:
                 if call not in arrived or call not in slot.calls:  # its process was replaced
@@ -179,13 +178,13 @@ class Supervisor:
         self._on_replace(slot, notes)
 
     def _start(self, slot: Slot) -> None:
-        start = self._actor_class.remote
-        recipe, index, attempt = self._recipe, slot.index, slot.attempt
-        slot.actor = retry_while_full(self.ray, lambda: start(recipe, index, attempt))
+        made_from = (self._recipe, slot.index, slot.attempt)
+        slot.actor = retry_while_full(self.ray, self._actor_class.remote, *made_from)
         slot.calls, slot.started, slot.since = {}, False, time.monotonic()
 
     def _replace_silent(self, late: list[Slot]) -> None:
-        silent = [slot for slot in late if slot.silent_for > self._limit(slot)]
+        limits = {True: self._patience, False: max(self._patience, SECONDS_TO_START)}
+        silent = [slot for slot in late if slot.silent_for > limits[slot.started]]
         repeated = len(silent) > 1 or any(slot.failures for slot in silent)
         if len(silent) == len(self.slots) and repeated:
             seconds, have = min(slot.silent_for for slot in silent), cores(self.ray)
@@ -196,10 +195,6 @@ class Supervisor:
             )
         for slot in silent:
             self.replace(slot, f"was silent for {slot.silent_for:.0f} s")
-
-    def _limit(self, slot: Slot) -> float:
-        """Seconds that the process in a slot may be silent."""
-        return self._patience if slot.started else max(self._patience, SECONDS_TO_START)
 
     def _count_failure(self, slot: Slot, reason: str) -> None:
         slot.failures, slot.last_failure = slot.failures + 1, reason
@@ -247,12 +242,12 @@ def read_recipe(recipe: list[Any]) -> Any:
     return ray.get(recipe[0])
 
 
-def retry_while_full(ray: Any, call: Callable[[], Any]) -> Any:
+def retry_while_full(ray: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     """Return what `call` returns, and try again while Ray's object store is full."""
     errors = ray.exceptions
     for attempt in range(STORE_TRIES):
         try:
-            return call()
+            return call(*arguments)
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
             if attempt == STORE_TRIES - 1:
                 raise ClusterError(
