@@ -42,7 +42,7 @@ def test_a_setting_has_one_color_in_both_panels():
                         steps=STEPS, curve=STEPS[None] + i) for i in range(3)
     ]  # fmt: skip
     varied = SimpleNamespace(
-        outcomes=outcomes, is_best=set(), choices=["a", "b", "c"], logarithmic=False, name="x",
+        outcomes=outcomes, best=None, choices=["a", "b", "c"], name="x",
         position=lambda outcome: outcome.mean, color=lambda outcome: f"C{int(outcome.mean)}",
         add_legend=lambda axes: None,
     )  # fmt: skip

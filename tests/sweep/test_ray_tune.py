@@ -159,7 +159,7 @@ def test_falling_behind_is_the_studys_judgement(tuned, monkeypatch):
     report = {"points": [(10, 3.0), (20, 4.0)], "returns": [[4.0]]}
     assert tuned.falls_behind("a", report)
     assert not tuned.falls_behind("a", {"points": [(STEPS, 5.0)]})  # it is at its end
-    tuned.end("a", report)
+    tuned.on_trial_complete("a", report)
     (outcome,) = tuned.study.result().outcomes
     assert (outcome.state, outcome.mean) == ("pruned", 4.0)
     assert "given up at 4.0" in said[0]
@@ -169,10 +169,10 @@ def test_a_failure_is_the_trials_own(tuned):
     tuned, said = tuned
     for identity in "abc":
         tuned.suggest(identity)
-    tuned.end("a", {"state": "failed", "problem": "the environment is on fire"})
+    tuned.on_trial_complete("a", {"state": "failed", "problem": "the environment is on fire"})
     tuned.note_death("b", " (no such module)")
-    tuned.end("b", None)
-    tuned.end("c", {"state": "finished", "returns": [[7.0]]})
+    tuned.on_trial_complete("b", error=True)
+    tuned.on_trial_complete("c", {"state": "finished", "returns": [[7.0]]})
     result = tuned.study.result()
     assert [outcome.state for outcome in result.outcomes] == ["finished", "failed", "failed"]
     assert result.best.mean == 7.0

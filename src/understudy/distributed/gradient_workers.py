@@ -33,6 +33,7 @@ from understudy.training.gradient_sharding import BatchSharding, check_shares
 from understudy.training.learner import minibatch, minibatch_rows
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
+from understudy.training.trainer import States
 from understudy.training.update import LearnerState, UpdateInputs, sample_inputs
 from understudy.types import ClusterError, ConfigError, UnderstudyError
 
@@ -95,16 +96,12 @@ class GradientWorkers(abc.ABC):
         """Return the workers to ask for gradients of updates of their own."""
 
     @abc.abstractmethod
-    def _divide(
-        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
-    ) -> tuple[LearnerState, list[Request], Any]:
-        """Divide an update among workers: return the learner with its next key, a request for each
-        worker, and what `_apply` needs beside the answers."""
+    def _divide(self, states: States, index: int, workers: Sequence[Any]) -> tuple[Any, Any]:
+        """Divide an update among workers: return a request for each worker, and what `_apply` needs
+        beside the answers. The learner gets its next key."""
 
     @abc.abstractmethod
-    def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
-    ) -> tuple[LearnerState, Any]:
+    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
         """Finish one update by the answers of the workers that took part in it."""
 
     def _takes_part(self, request: Request, answer: Any) -> bool:
@@ -123,32 +120,29 @@ class GradientWorkers(abc.ABC):
             self.in_flight.clear()
             self.asked = first_index
         self._next_index = None
-        update = self._update_on_arrival if self._asynchronous else self._update_together
-        updated = update(learner, experience, first_index, count)
+        states = States(learner, experience)
+        if self._asynchronous:
+            self._update_on_arrival(states, count)
+        else:
+            self._update_together(states, first_index, count)
         self._next_index = first_index + count
-        return updated
+        return states.learner, states.experience
 
-    def _update_together(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
+    def _update_together(self, states: States, first_index: int, count: int) -> None:
         """Do `count` synchronous updates."""
         for index in range(first_index, first_index + count):
-            learner, requests, inputs = self._divide(learner, experience, index, self.everyone)
+            requests, inputs = self._divide(states, index, self.everyone)
             answers = self.call_all(requests)
             for request, answer in zip(requests, answers, strict=True):
                 self._takes_part(request, answer)
-            learner, experience = self._apply(answers, learner, experience, inputs)
-        return learner, experience
+            self._apply(answers, states, inputs)
 
-    def _update_on_arrival(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
+    def _update_on_arrival(self, states: States, count: int) -> None:
         """Gradients that are still being computed in the end stay in flight for the next call."""
         end = self.version + count
         while self.version < end:
             for worker in self._idle():
-                divided = self._divide(learner, experience, self.asked, [worker])
-                learner, [request], inputs = divided
+                [request], inputs = self._divide(states, self.asked, [worker])
                 self.in_flight[request] = (inputs, self.version)
                 self.asked += 1
             answer = next(self.answers(self.in_flight), None)
@@ -161,9 +155,8 @@ class GradientWorkers(abc.ABC):
                 self._dropped += 1
                 continue
             self._staleness.append(self.version - version)
-            learner, experience = self._apply([answer.value], learner, experience, inputs)
+            self._apply([answer.value], states, inputs)
             self.version += 1
-        return learner, experience
 
     def call_all(self, requests: list[Request]) -> list[Any]:
         """Return the answers to all these requests."""
@@ -184,7 +177,7 @@ class GradientWorkers(abc.ABC):
         for request in requests:
             slot = None if request in sent else self._slot_for(request)
             if slot is not None:
-                self._call(slot, request)
+                self.send(slot, request)
         notes = [(call, note) for slot in slots for call, note in slot.calls.items()]
         calls = [call for call, note in notes if note in requests or note not in self.in_flight]
         for answer in self.supervisor.answers(calls):
@@ -200,7 +193,7 @@ class GradientWorkers(abc.ABC):
             return slots[request.worker]
         return next((slot for slot in slots if slot.started and not slot.calls), None)
 
-    def _call(self, slot: Slot, request: Request) -> None:
+    def send(self, slot: Slot, request: Request) -> None:
         arguments = request.arguments
         if request.method == "gradients":  # the state is put into the object store once
             state, *others = arguments
@@ -267,44 +260,41 @@ class BatchWorkers(GradientWorkers):
     def _idle(self) -> Sequence[int | None]:
         return self.everyone[len(self.in_flight) :]
 
-    def _update_together(
-        self, learner: LearnerState, experience: Any, first_index: int, count: int
-    ) -> tuple[LearnerState, Any]:
+    def _update_together(self, states: States, first_index: int, count: int) -> None:
         self._rollout = None
         if self.algorithm.needs.on_policy and count > 1:
-            whole = self._ready(learner.state, experience)
-            self._rollout = (whole, self._order(learner.state, whole), first_index)
-        return super()._update_together(learner, experience, first_index, count)
+            whole = self._ready(states.learner.state, states.experience)
+            self._rollout = (whole, self._order(states.learner.state, whole), first_index)
+        super()._update_together(states, first_index, count)
 
-    def sample(self, learner: LearnerState, experience: Any, index: int) -> UpdateInputs:
+    def sample(self, states: States, index: int) -> UpdateInputs:
         if self._rollout is not None:
             whole, order, first_index = self._rollout
             return self._minibatch(whole, order[:, index - first_index], np.int32(index))
         buffer: Any = self._buffer
+        experience = states.experience
         if buffer.external:
             drawn, _ = buffer.sample_updates(experience, index, 1)
             experience = jax.tree.map(lambda x: x[:, 0], drawn)
-        return self._ready(learner.state, experience)
+        return self._ready(states.learner.state, experience)
 
-    def _divide(
-        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
-    ) -> tuple[LearnerState, list[Request], Any]:
-        now, mask = self.sample(learner, experience, index), self.algorithm.update_mask(index)
-        sent, batches = jax.device_get(self._send(learner.state, now.batch, len(workers)))
-        key = np.asarray(now.key)
+    def _divide(self, states: States, index: int, workers: Sequence[Any]) -> tuple[Any, Any]:
+        now, mask = self.sample(states, index), self.algorithm.update_mask(index)
+        state, key = states.learner.state, np.asarray(now.key)
+        sent, batches = jax.device_get(self._send(state, now.batch, len(workers)))
+        state = state._replace(key=now.next_key)  # the next batch is another one
+        states.learner = states.learner._replace(state=state)
         requests = [Request("gradients", (sent, batch, key, mask)) for batch in batches]
-        state = learner.state._replace(key=now.next_key)  # the next batch is another one
-        return learner._replace(state=state), requests, (now, mask)
+        return requests, (now, mask)
 
-    def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
-    ) -> tuple[LearnerState, Any]:
+    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
         now, mask = inputs
         # The program that changes the priorities takes them over.
+        learner, experience = states.learner, states.experience
         priorities = self._buffer.get_priorities(experience)
         rest = None if priorities is None else experience._replace(priorities=None)
-        learner, revised = self._receive(answers, learner, priorities, rest, now, mask)
-        return learner, self._buffer.with_priorities(experience, revised)
+        states.learner, revised = self._receive(answers, learner, priorities, rest, now, mask)
+        states.experience = self._buffer.with_priorities(experience, revised)
 
 
 @final

@@ -32,8 +32,8 @@ from understudy.training.replay_placement import free_bytes, init_program
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import step_dtype, to_chunk, unpack_rows
+from understudy.training.trainer import States
 from understudy.training.transport import Rows
-from understudy.training.update import LearnerState
 from understudy.types import ConfigError
 
 _log = logging.getLogger("understudy.distributed")
@@ -132,7 +132,7 @@ class ShardWorkers(GradientWorkers):
         request = Request("add", (rows._replace(first_lane=lane), self._chunks), slot.index)
         self._latest[slot.index] = request
         self._empty.discard(slot.index)
-        self._call(slot, request)
+        self.send(slot, request)
 
     def state_dict(self) -> StateDict:
         requests = [Request("state_dict", (), worker) for worker in self.everyone]
@@ -163,7 +163,7 @@ class ShardWorkers(GradientWorkers):
             _log.warning("the experience that gradient worker %d stored is lost", slot.index)
             self._empty.discard(slot.index)
         if latest is not None and (not slot.started or latest in notes):
-            self._call(slot, latest)  # first: gradients need something to sample from
+            self.send(slot, latest)  # first: gradients need something to sample from
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -172,19 +172,15 @@ class ShardWorkers(GradientWorkers):
         busy = {request.worker for request in self.in_flight} | self._empty
         return [worker for worker in self.everyone if worker not in busy]
 
-    def _divide(
-        self, learner: LearnerState, experience: Any, index: int, workers: Sequence[int | None]
-    ) -> tuple[LearnerState, list[Request], Any]:
-        sent, learner = self._send(learner)
+    def _divide(self, states: States, index: int, workers: Sequence[Any]) -> tuple[Any, Any]:
+        sent, states.learner = self._send(states.learner)
         mask = self.algorithm.update_mask(index)
         arguments = (jax.device_get(sent), mask)
-        return learner, [Request("gradients", arguments, worker) for worker in workers], mask
+        return [Request("gradients", arguments, worker) for worker in workers], mask
 
-    def _apply(
-        self, answers: list[Any], learner: LearnerState, experience: Any, inputs: Any
-    ) -> tuple[LearnerState, Any]:
-        """The given experience is empty, and is returned as it is."""
-        return self._receive(answers, learner, inputs), experience
+    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
+        """The given experience is empty, and stays so."""
+        states.learner = self._receive(answers, states.learner, inputs)
 
     def _takes_part(self, request: Request, answer: Any) -> bool:
         """Note whether a worker had steps to sample from."""

@@ -12,9 +12,9 @@ from typing import Any
 from understudy.agent import Agent
 from understudy.algorithms.config import Config
 from understudy.distributed.config import Cluster
+from understudy.distributed.connect import connect, cores, send_recipe
 from understudy.errors import ConfigError, DivergedError, import_extra
 from understudy.runs.csv_log import STEPS, LogRow
-from understudy.sweep.ray_tune import check_cluster, join, run_trials
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, SweepResult
 from understudy.sweep.space import Range, Vary, check_fields, check_given
 from understudy.sweep.study import Study, opened
@@ -55,10 +55,10 @@ def search(
     database = Path(database)
     task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
     _check(vary, task, trials)
-    check_cluster(cluster, at_once)
+    _check_cluster(cluster, at_once)
     # An environment that cannot be made is an error of the call, not of a trial.
     task.agent(task.config, repeats).close()
-    concurrent = 1 if cluster is None else join(cluster, at_once, task)
+    concurrent = 1 if cluster is None else _join(cluster, at_once, task)
     with opened(optuna, database, task, vary) as study:
 
         def report(line: str) -> None:
@@ -68,6 +68,8 @@ def search(
 
         study.repeat_killed_trials(say)
         if cluster is not None:
+            from understudy.sweep.ray_tune import run_trials
+
             run_trials(study, cluster, concurrent, trials, database.with_suffix(""), report)
         else:
             while len(study.done()) < trials:
@@ -93,6 +95,31 @@ def _check(vary: Vary, task: Task, trials: int) -> None:
                 # A value that only contradicts another field may suit the trial's own values.
                 if f"{name} must be" in str(error):
                     raise
+
+
+def _check_cluster(cluster: Cluster | None, at_once: int | None) -> None:
+    if at_once is not None and at_once < 1:
+        raise ConfigError(f"at_once must be at least 1, got {at_once}")
+    if at_once is not None and cluster is None:
+        raise ConfigError("at_once needs a cluster: us.Cluster() starts Ray on this machine")
+    if cluster is not None and (cluster.remote or cluster.devices > 1):
+        raise ConfigError(
+            "each trial of a search is one process: its cluster takes no collectors, "
+            "gradient_workers or devices"
+        )
+
+
+def _join(cluster: Cluster, at_once: int | None, task: Task) -> int:
+    """Reach the cluster before anything is written, and return how many trials run at a time."""
+    ray = connect(cluster.address, (at_once or 1) * cluster.cpus_each)
+    import_extra("ray.tune", "ray", "a search on a cluster needs Ray Tune")
+    have = cores(ray)
+    if have < cluster.cpus_each:
+        raise ConfigError(
+            f"a trial needs {cluster.cpus_each:g} cores, the cluster has {have:g}: lower cpus_each"
+        )
+    send_recipe(ray, "trial", task)
+    return at_once or int(have // cluster.cpus_each)
 
 
 def _run_trial(study: Study) -> str:

@@ -1,6 +1,7 @@
 """A sweep as a picture: for each field, the return against its value, and the learning curves
 colored by it. Drawn without pyplot, which keeps global state."""
 
+import itertools
 from pathlib import Path
 from typing import Any, final
 
@@ -40,15 +41,13 @@ class Field:
 
     def __init__(self, result: SweepResult, name: str):
         varied = result.vary[name]
-        self.name, self.logarithmic = name, isinstance(varied, Range) and varied.log
-        self.outcomes = [
-            outcome for outcome in result.outcomes if outcome.state not in (DIVERGED, FAILED)
-        ]
-        self.choices = [] if isinstance(varied, Range) else [spell_value(v) for v in varied]
-        self.is_best = {id(result.best)}
+        self.name, self.best = name, result.best
+        self.outcomes = [one for one in result.outcomes if one.state not in (DIVERGED, FAILED)]
+        self.choices: list[str] = []
         if isinstance(varied, Range):
-            scale = LogNorm if self.logarithmic else Normalize
-            self._scale: Any = scale(varied.low, varied.high)
+            self.scale: Any = (LogNorm if varied.log else Normalize)(varied.low, varied.high)
+        else:
+            self.choices = [spell_value(value) for value in varied]
 
     def position(self, outcome: Outcome) -> float:
         value = outcome.settings[self.name]
@@ -57,20 +56,18 @@ class Field:
     def color(self, outcome: Outcome) -> Any:
         if self.choices:
             return COLORS[int(self.position(outcome)) % len(COLORS)]
-        return colormaps["viridis"](BRIGHTEST * self._scale(self.position(outcome)))
+        return colormaps["viridis"](BRIGHTEST * self.scale(self.position(outcome)))
 
     def add_legend(self, axes: Axes) -> None:
         """Add a legend of the colors, or a color bar."""
         if self.choices:
-            shown = [
-                Line2D([], [], color=COLORS[i % len(COLORS)], lw=2)
-                for i in range(len(self.choices))
-            ]
+            colors = itertools.islice(itertools.cycle(COLORS), len(self.choices))
+            shown = [Line2D([], [], color=color, lw=2) for color in colors]
             beside = dict(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
             axes.legend(shown, self.choices, title=self.name, labelcolor=INK, **beside)  # type: ignore
             return
         trimmed = colormaps["viridis"](np.linspace(0, BRIGHTEST, 256))
-        mappable = ScalarMappable(self._scale, ListedColormap(trimmed))
+        mappable = ScalarMappable(self.scale, ListedColormap(trimmed))
         axes.figure.colorbar(mappable, ax=axes, label=self.name)
 
 
@@ -83,21 +80,19 @@ def draw_returns(axes: Axes, varied: Field) -> None:
         if len(each) > 1:
             axes.plot([at] * len(each), each, "_", color=color, alpha=0.5, ms=9)
         axes.plot(at, outcome.mean, "o", color=color, mfc=face, ms=6)
-        if id(outcome) in varied.is_best:
+        if outcome is varied.best:
             axes.plot(at, outcome.mean, "o", color=INK, mfc="none", ms=13, mew=1.8)
     if varied.choices:
         axes.set_xticks(range(len(varied.choices)), varied.choices)
         axes.set_xlim(-0.5, len(varied.choices) - 0.5)
-    elif varied.logarithmic:
+    elif isinstance(varied.scale, LogNorm):
         axes.set_xscale("log")
-    axes.set_xlabel(varied.name, color=INK)
-    axes.set_ylabel("return at the end", color=INK)
-    _decorate(axes)
+    _decorate(axes, varied.name, "return at the end")
 
 
 def draw_curves(axes: Axes, varied: Field) -> None:
     for outcome in reversed(varied.outcomes):  # the best one on top
-        best = id(outcome) in varied.is_best
+        best = outcome is varied.best
         axes.plot(
             outcome.steps,
             outcome.curve.mean(axis=0),
@@ -107,11 +102,11 @@ def draw_curves(axes: Axes, varied: Field) -> None:
         )
     varied.add_legend(axes)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel("environment steps", color=INK)
-    axes.set_ylabel("return of evaluations", color=INK)
-    _decorate(axes)
+    _decorate(axes, "environment steps", "return of evaluations")
 
 
-def _decorate(axes: Axes) -> None:
+def _decorate(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label, color=INK)
+    axes.set_ylabel(y_label, color=INK)
     style_axes(axes, INK, GRID, SPINE)
     axes.tick_params(labelleft=True)

@@ -2,23 +2,24 @@
 
 Ray Tune starts the processes, counts cores and repeats trials whose process died. The study decides
 what is tried and what is stopped, and it stores all results, as in a search without a cluster. What
-Tune writes is never read.
+Tune writes is never read. This module imports Ray: only a search on a cluster imports it.
 """
 
 import contextlib
 import logging
-import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from ray import tune
+from ray.tune.search import Searcher
 
 from understudy.distributed.config import Cluster
-from understudy.distributed.connect import connect, cores, first_line, send_recipe
-from understudy.errors import ConfigError, import_extra
+from understudy.distributed.connect import environment_variables, first_line
+from understudy.errors import ConfigError
 from understudy.runs.csv_log import STEPS, LogRow, read_csv
 from understudy.runs.run_directory import LOG
 from understudy.sweep.result import FAILED, FINISHED, PRUNED
@@ -27,31 +28,6 @@ from understudy.sweep.study import Study, Trial, settings_of
 from understudy.sweep.task import SCORE, Report, Task, make_directory
 
 RETRIES = 3  # of a trial whose process died
-
-
-def check_cluster(cluster: Cluster | None, at_once: int | None) -> None:
-    if at_once is not None and at_once < 1:
-        raise ConfigError(f"at_once must be at least 1, got {at_once}")
-    if at_once is not None and cluster is None:
-        raise ConfigError("at_once needs a cluster: us.Cluster() starts Ray on this machine")
-    if cluster is not None and (cluster.remote or cluster.devices > 1):
-        raise ConfigError(
-            "each trial of a search is one process: its cluster takes no collectors, "
-            "gradient_workers or devices"
-        )
-
-
-def join(cluster: Cluster, at_once: int | None, task: Task) -> int:
-    """Reach the cluster before anything is written, and return how many trials run at a time."""
-    ray = connect(cluster.address, (at_once or 1) * cluster.cpus_each)
-    _load_tune()
-    have = cores(ray)
-    if have < cluster.cpus_each:
-        raise ConfigError(
-            f"a trial needs {cluster.cpus_each:g} cores, the cluster has {have:g}: lower cpus_each"
-        )
-    send_recipe(ray, "trial", task)
-    return at_once or int(have // cluster.cpus_each)
 
 
 def run_trials(
@@ -72,8 +48,8 @@ def run_trials(
                 f"{path} is a run of another search: move {directory} away, or choose another file"
             )
     make_directory(directory)
-    tuned = TuneTrials(study, say)
-    _tune(tuned, directory, cluster.cpus_each, min(concurrent, missing), missing)
+    limit = min(concurrent, missing)
+    _tune(TuneTrials(study, say), directory, cluster.cpus_each, limit, missing)
     if len(study.done()) < trials:  # Tune ends without an error when it is interrupted
         raise KeyboardInterrupt
 
@@ -87,64 +63,61 @@ def _reduce_to_nothing(self: Any) -> Any:
 
 
 @final
-class TuneTrials:
+class TuneTrials(Searcher):
     """The study's trials by Tune's identities."""
 
     def __init__(self, study: Study, say: Report):
+        super().__init__()
         self.study, self._say = study, say
         self._trials: dict[str, Trial] = {}
         self._deaths: dict[str, str] = {}  # the reason of the last one
 
     __reduce__ = _reduce_to_nothing
 
-    def suggest(self, identity: str) -> dict[str, Any]:
-        trial = self._trials[identity] = self.study.ask()
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        trial = self._trials[trial_id] = self.study.ask()
         return {"run": f"trial-{trial.first_number}", "parameters": trial.parameters}
 
-    def falls_behind(self, identity: str, result: dict[str, Any]) -> bool:
+    def falls_behind(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Take in the evaluations so far, and return whether the trial should be stopped."""
-        behind = self._trials[identity].falls_behind(result.get("points", []))
+        behind = self._trials[trial_id].falls_behind(result.get("points", []))
         return behind and "state" not in result and not result.get("done")
 
-    def end(self, identity: str, result: dict[str, Any] | None) -> None:
-        trial, result = self._trials.pop(identity), result or {}
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        trial, result = self._trials.pop(trial_id), {} if error else result or {}
         if result.get("state") == FAILED:
             line = trial.end(FAILED, problem=result["problem"])
         elif "returns" in result:
             line = trial.end(result.get("state", PRUNED), np.array(result["returns"]))
         else:
-            reason = self._deaths.get(identity, "")
+            reason = self._deaths.get(trial_id, "")
             line = trial.end(FAILED, problem=f"its process died {RETRIES + 1} times{reason}")
         self._say(line)
 
-    def note_death(self, identity: str, reason: str) -> None:
-        self._deaths[identity] = reason
-        number = self._trials[identity].number
+    def note_death(self, trial_id: str, reason: str) -> None:
+        self._deaths[trial_id] = reason
+        number = self._trials[trial_id].number
         self._say(f"trial {number}: its process died and is replaced{reason}")
 
+    def save(self, checkpoint_path: str) -> None:
+        pass
 
-def _tune(tuned: TuneTrials, directory: Path, cpus: float, concurrent: int, count: int) -> None:
-    tune, study = _load_tune(), tuned.study
-    storage = directory / "tune"
 
-    class Searcher(tune.search.Searcher):
-        def suggest(self, trial_id: str) -> dict[str, Any]:
-            return tuned.suggest(trial_id)
+@final
+class Deaths(tune.Callback):
+    """Passes on the deaths of processes."""
 
-        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            tuned.end(trial_id, None if error else result)
+    def __init__(self, trials: TuneTrials):
+        self._trials = trials
 
-        def save(self, checkpoint_path: str) -> None:
-            pass
+    __reduce__ = _reduce_to_nothing
 
-        __reduce__ = _reduce_to_nothing
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._trials.note_death(trial.trial_id, last_error(Path(trial.local_path, "error.txt")))
 
-    class Deaths(tune.Callback):
-        def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            tuned.note_death(trial.trial_id, last_error(Path(trial.local_path, "error.txt")))
 
-        __reduce__ = _reduce_to_nothing
-
+def _tune(trials: TuneTrials, directory: Path, cpus: float, concurrent: int, count: int) -> None:
+    study, storage = trials.study, directory / "tune"
     with _quiet(storage):
         trainable = tune.with_parameters(
             train_trial, task=study.task, vary=dict(study.vary), directory=directory
@@ -153,7 +126,7 @@ def _tune(tuned: TuneTrials, directory: Path, cpus: float, concurrent: int, coun
         tune.Tuner(
             tune.with_resources(trainable, resources),
             tune_config=tune.TuneConfig(
-                search_alg=Searcher(),
+                search_alg=trials,
                 num_samples=count,
                 max_concurrent_trials=concurrent,
                 reuse_actors=False,
@@ -161,9 +134,9 @@ def _tune(tuned: TuneTrials, directory: Path, cpus: float, concurrent: int, coun
             run_config=tune.RunConfig(
                 name="trials",
                 storage_path=str(storage),
-                stop=tuned.falls_behind,
+                stop=trials.falls_behind,
                 failure_config=tune.FailureConfig(max_failures=RETRIES),
-                callbacks=[Deaths()],
+                callbacks=[Deaths(trials)],
                 verbose=0,
             ),
         ).fit()
@@ -176,10 +149,6 @@ def last_error(report: Path) -> str:
     return f" ({found[-1]})" if found else ""
 
 
-def _load_tune() -> Any:
-    return import_extra("ray.tune", "ray", "a search on a cluster needs Ray Tune")
-
-
 @contextlib.contextmanager
 def _quiet(storage: Path) -> Iterator[None]:
     """Keep Tune from printing (the study reports), from leaving files, and from changing the
@@ -189,17 +158,14 @@ def _quiet(storage: Path) -> Iterator[None]:
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     }
-    before = {name: os.environ.get(name) for name in settings}
     logger = logging.getLogger("ray")
     level = logger.level
-    os.environ.update(settings)
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with environment_variables(settings):
+            yield
     finally:
         logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
         shutil.rmtree(storage, ignore_errors=True)
 
 
@@ -209,8 +175,6 @@ def _quiet(storage: Path) -> Iterator[None]:
 def train_trial(config: dict[str, Any], task: Task, vary: Vary, directory: Path) -> None:
     """Train one trial, and report its evaluations to Tune. An error is the outcome of the trial; a
     process that dies reports nothing, and is replaced."""
-    from ray import tune
-
     run_dir = directory / config["run"]
 
     def report(row: LogRow) -> None:
@@ -230,7 +194,5 @@ def points(run_dir: Path) -> list[tuple[int, float]]:
     """Return step and mean of every evaluation of a run, also of those before a process died."""
     log = read_csv(run_dir / LOG)
     scored = np.isfinite(log[SCORE])
-    return [
-        (int(step), float(mean))
-        for step, mean in zip(log[STEPS][scored], log[SCORE][scored], strict=True)
-    ]
+    steps, means = log[STEPS][scored].astype(int), log[SCORE][scored].astype(float)
+    return list(zip(steps.tolist(), means.tolist(), strict=True))

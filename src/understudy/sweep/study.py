@@ -63,20 +63,13 @@ class Study:
         ]
 
     def result(self) -> SweepResult:
-        outcomes = []
+        outcomes, nothing = [], np.empty((self.task.repeats, 0))
         for trial in self.done():
-            points = sorted(trial.intermediate_values.items())
-            nothing = np.empty((self.task.repeats, 0))
-            outcomes.append(
-                Outcome(
-                    settings=settings_of(self.vary, trial.params),
-                    seed=self.task.seed,
-                    returns=np.array(trial.user_attrs.get(RETURNS, nothing)),
-                    steps=[step for step, _ in points],
-                    curve=np.array([[value for _, value in points]]),
-                    state=trial.user_attrs[STATE],
-                )
-            )
+            settings, state = settings_of(self.vary, trial.params), trial.user_attrs[STATE]
+            returns = np.array(trial.user_attrs.get(RETURNS, nothing))
+            means = dict(sorted(trial.intermediate_values.items()))  # by step
+            curve = np.array([list(means.values())])
+            outcomes.append(Outcome(settings, self.task.seed, returns, list(means), curve, state))
         return self.task.result(self.vary, outcomes)
 
 
@@ -157,26 +150,21 @@ def open_study(optuna: Any, database: Path, task: Task, vary: Vary) -> Study:
         "algorithm": task.kind.algorithm_class.name,
         "env": task.env_name,
         "vary": {name: spell(varied) for name, varied in vary.items()},
-        "steps": task.steps,
-        "repeats": task.repeats,
-        "seed": task.seed,
-        "episodes": task.episodes,
+        **{name: getattr(task, name) for name in ("steps", "repeats", "seed", "episodes")},
         "config": json.loads(json.dumps(dataclasses.asdict(task.config))),
     }
     try:
-        storage = optuna.storages.RDBStorage(f"sqlite:///{database}")
-        names = optuna.get_all_study_names(storage)
-        trials = len(optuna.load_study(study_name=None, storage=storage).trials) if names else 0
         study = optuna.create_study(
             study_name="understudy",
-            storage=storage,
+            storage=optuna.storages.RDBStorage(f"sqlite:///{database}"),
             load_if_exists=True,
             direction="maximize",
-            # Sampling continues instead of repeating itself, and avoids settings that are being
-            # tried at the moment.
-            sampler=optuna.samplers.TPESampler(seed=task.seed + trials, constant_liar=True),
             pruner=optuna.pruners.MedianPruner(n_warmup_steps=task.steps // 5),
         )
+        # Sampling continues instead of repeating itself, and avoids settings that are being tried
+        # at the moment.
+        seed = task.seed + len(study.trials)
+        study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     except Exception as error:  # Optuna's, SQLAlchemy's or SQLite's own
         raise ConfigError(f"{database} cannot be used as a study: {first_line(error)}") from error
     before = study.user_attrs.get(TASK)
