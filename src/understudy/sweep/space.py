@@ -31,8 +31,7 @@ class Range:
     __no_type_check__ = True
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            value = getattr(self, name)
+        for value in (self.low, self.high):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise ConfigError(f"a range must lie between two numbers, got {value!r}")
         if self.low >= self.high:
@@ -45,8 +44,7 @@ class Range:
         ends = (self.low, self.high)
         if self.log:
             ends = (math.log(self.low), math.log(self.high))
-        middle = count == 1
-        points = [sum(ends) / 2] if middle else np.linspace(*ends, count).tolist()
+        points = [sum(ends) / 2] if count == 1 else np.linspace(*ends, count).tolist()
         values = [math.exp(point) if self.log else point for point in points]
         return [short(value, self) for value in values]
 
@@ -83,7 +81,7 @@ def choose(vary: Vary, count: int | None, seed: int) -> list[Settings]:
     These are a Latin hypercube: `count` evenly spread values of each range, and each value of a
     list equally often. `seed` decides how they are combined."""
     check_given(vary)
-    if all(not isinstance(varied, Range) for varied in vary.values()):
+    if not any(isinstance(varied, Range) for varied in vary.values()):
         return _grid(vary, count)
     count = SETTINGS if count is None else count
     columns, places = [], []

@@ -68,11 +68,8 @@ class VectorizedSweep:
     def __init__(self, task: Task, vary: Vary, count: int | None, directory: Path | None):
         self._task, self._vary, self._directory = task, vary, directory
         self._settings = choose(vary, count, task.seed)
-        self._configs = [
-            config
-            for config in map(task.with_settings, self._settings)
-            for _ in range(task.repeats)
-        ]  # [members]
+        configs = [task.with_settings(settings) for settings in self._settings]
+        self._configs = [config for config in configs for _ in range(task.repeats)]  # [members]
         self._diverged: set[int] = set()  # indices of settings
         self._steps: list[int] = []
         self._means: list[np.ndarray] = []  # [members] at each of these steps
