@@ -105,7 +105,7 @@ def test_a_cell_is_never_lowered(rows):
 def test_every_part_of_a_cell_is_of_one_candidate():
     """Also where two claim to be born at once: never the policy of one, the fitness of another."""
     repertoire, [count] = added(GRID, ([1.0, 2.0, 2.0], [[0.1, 0.1]] * 3, [5, 7, 6]))
-    assert count == (1, 0, 0)
+    assert count[:3] == (1, 0, 0)
     assert repertoire.born[0] == 6 and repertoire.policies["count"][0] == 60
     assert (repertoire.policies["weight"][0] == 6).all() and repertoire.fitness[0] == 2
     twins = candidates([1.0, 1.0], [[0.9, 0.9], [0.8, 0.8]], [4, 4])
@@ -141,7 +141,7 @@ def test_a_repertoire_can_be_carried_through_a_scan():
 def test_what_is_no_number_is_not_inserted(cells, unknown):
     good, bad = [0.5, 0.5], [0.5, unknown]
     repertoire, [count] = added(cells, ([unknown, 1.0, 0.0], [good, bad, good], [0, 1, 2]))
-    assert count == (1, 2, 0)
+    assert count[:3] == (1, 2, 0)
     assert np.asarray(repertoire.born).tolist().count(-1) == 5 and repertoire.born.max() == 2
     assert np.isfinite(repertoire.descriptor).all()
 
@@ -152,12 +152,12 @@ def test_what_is_out_of_bounds_goes_to_the_edge(cells):
     corners = jnp.array([[1.0, 1.0], [0.0, 0.0]])
     edge, opposite = np.asarray(cells.cell_of(corners))
     repertoire, [count] = added(cells, ([1.0, 2.0], [[3.0, 1.5], [-1.0, 0.0]], [0, 1]))
-    assert count == (2, 0, 2)
+    assert count[:3] == (2, 0, 2)
     assert repertoire.fitness[edge] == 1 and repertoire.fitness[opposite] == 2
     np.testing.assert_array_equal(repertoire.descriptor[edge], [3.0, 1.5])
     # Whether it wins or not.
     _, count = add(repertoire, *candidates([0.0, 0.0], [[3.0, 1.0], [1.0, 1.0]], [2, 3]))
-    assert count == (0, 0, 1)
+    assert count[:3] == (0, 0, 1)
 
 
 def test_sampling_is_uniform_over_what_is_filled():

@@ -63,11 +63,7 @@ class CombinedEmitter(Emitter):
         return tuple(emitter.init(key) for emitter, key in zip(self.emitters, keys, strict=True))
 
     def ask(
-        self,
-        state: tuple[Any, ...],
-        repertoire: Repertoire,
-        experience: ReplayState | None,
-        key: Key,
+        self, state: Any, repertoire: Repertoire, experience: ReplayState | None, key: Key
     ) -> Tree:
         keys = jax.random.split(key, len(self.emitters))
         parts = [

@@ -23,7 +23,7 @@ from understudy.networks import DeterministicActor
 from understudy.networks.build import make_actor
 from understudy.qd.config import PGAMEConfig, QDConfig
 from understudy.qd.emitters import CombinedEmitter, IsoLine, PolicyGradient
-from understudy.qd.repertoire import Repertoire, add, empty
+from understudy.qd.repertoire import Counts, Repertoire, add, empty
 from understudy.qd.tessellation import Cells, make_cvt, make_grid
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults
 from understudy.training.program_cache import shared
@@ -37,15 +37,6 @@ ATTEMPTS = 3  # to run an episode that faults keep cutting
 EMITTERS, POLICIES, EPISODES, REEVALUATION = range(4)
 
 
-class Counts(NamedTuple):
-    """Counts since they were last read."""
-
-    steps: Int32[Array, ""]  # of environments
-    inserted: Int32[Array, ""]  # policies that took a cell
-    not_finite: Int32[Array, ""]  # policies whose fitness or descriptor is not finite: not inserted
-    clipped: Int32[Array, ""]  # descriptors out of bounds, which count for the nearest cell
-
-
 class State(NamedTuple):
     """Everything that changes."""
 
@@ -55,7 +46,7 @@ class State(NamedTuple):
     key: Key  # the seed's, from which each purpose derives its stream
     generation: Int32[Array, ""]
     offset: Scalar  # of the QD-score
-    counts: Counts
+    counts: Counts  # since they were last read
 
 
 @final
@@ -174,14 +165,14 @@ class Plan:
         born = self.born(state.generation)
         fitness = jnp.asarray(results.returns, jnp.float32)
         repertoire, added = add(state.repertoire, policies, fitness, results.descriptors, born)
-        counts = (jnp.sum(results.lengths), *added)
+        added = added._replace(steps=jnp.sum(results.lengths))
         return state._replace(
             repertoire=repertoire,
             emitter=self.emitter.tell(state.emitter, experience),
             experience=experience,
             generation=state.generation + 1,
             offset=self._offset(state, fitness),
-            counts=Counts(*(a + b for a, b in zip(state.counts, counts, strict=True))),
+            counts=jax.tree.map(jnp.add, state.counts, added),
         )
 
     def _offset(self, state: State, fitness: Array) -> Scalar:

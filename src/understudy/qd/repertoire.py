@@ -30,12 +30,13 @@ class Repertoire(eqx.Module):
         return self.born >= 0
 
 
-class Added(NamedTuple):
-    """The numbers of candidates that were inserted, rejected and clipped."""
+class Counts(NamedTuple):
+    """Counts of policies that were offered to a repertoire, and of the steps that they took."""
 
-    inserted: Int32[Array, ""]
-    rejected_not_finite: Int32[Array, ""]
+    inserted: Int32[Array, ""]  # they took a cell
+    not_finite: Int32[Array, ""]  # fitness or descriptor: not inserted
     clipped: Int32[Array, ""]  # out of bounds: they count for the cell at the edge
+    steps: int | Int32[Array, ""] = 0  # of environments
 
 
 def empty(cells: Cells, policy_template: Tree) -> Repertoire:
@@ -58,7 +59,7 @@ def add(
     fitness: Float[Array, " batch"],
     descriptor: Float[Array, "batch size"],
     born: Int32[Array, " batch"],
-) -> tuple[Repertoire, Added]:
+) -> tuple[Repertoire, Counts]:
     """Add candidates. A candidate takes its cell if it is fitter than the policy there and than all
     other candidates for it; of equally fit ones the lowest `born` wins. The fitness of a cell never
     decreases. The result depends neither on the order of the candidates nor on how they are divided
@@ -80,7 +81,7 @@ def add(
         cells=repertoire.cells,
     )
     counts = (jnp.sum(x, dtype=jnp.int32) for x in (wins, ~finite, clipped))
-    return grown, Added(*counts)
+    return grown, Counts(*counts)
 
 
 def _winners(

@@ -12,8 +12,7 @@ import numpy as np
 
 from understudy.qd.emitters import PolicyGradient
 from understudy.qd.illuminators import Illuminator
-from understudy.qd.map_elites import Counts
-from understudy.qd.repertoire import corrected, metrics
+from understudy.qd.repertoire import Counts, corrected, metrics
 from understudy.runs.csv_log import LogRow
 from understudy.runs.trainable import Capture, Trainable
 from understudy.training.meter import read_meter
@@ -115,7 +114,7 @@ class TrainableRepertoire(Trainable):
             "time/time_elapsed": position.seconds,
         }
         row |= {f"qd/{name}": value for name, value in self._repertoire_metrics().items()}
-        row |= {f"qd/{name}": getattr(position, name) for name in Counts._fields[1:]}
+        row |= {f"qd/{name}": getattr(position, name) for name in Counts._fields[:3]}
         row |= {f"train/{name}": value for name, value in self._learner_metrics().items()}
         faults = self.illuminator.faults.items()
         return row | {f"env/{name}": count for name, count in faults if count}

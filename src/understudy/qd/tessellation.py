@@ -58,10 +58,9 @@ class Grid(eqx.Module):
         return _in_units((places + 0.5) / np.array(self.shape), self.low, self.high)
 
     def cell_of(self, descriptor: Float[Array, "*batch size"]) -> Int32[Array, "*batch"]:
-        shape = jnp.array(self.shape)
-        place = (unit(self, descriptor) * shape).astype(jnp.int32)
-        steps = jnp.array([math.prod(self.shape[axis + 1 :]) for axis in range(self.size)])
-        return jnp.sum(jnp.minimum(place, shape - 1) * steps, axis=-1, dtype=jnp.int32)
+        place = (unit(self, descriptor) * jnp.array(self.shape)).astype(jnp.int32)
+        along = jnp.moveaxis(place, -1, 0)  # "clip" puts the upper edges into the last boxes
+        return jnp.ravel_multi_index(tuple(along), self.shape, mode="clip").astype(jnp.int32)
 
 
 @final
