@@ -17,7 +17,7 @@ from understudy.errors import EnvironmentError
 _FLOAT = np.dtype("<f4")
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
     """One entry and its place in the array."""
 
     name: str
@@ -43,17 +43,17 @@ class Packer:
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.has_parts = bool(parts)
         self._in_bytes = self.has_parts and self.dtype == np.uint8
-        self._slots, end = [_Slot("", self.shape, self.dtype, 0, 0, slice(None))], 0
+        self.slots, end = [Slot("", self.shape, self.dtype, 0, 0, slice(None))], 0
         if not parts:
             return
-        self._slots = []
+        self.slots = []
         for part in parts:
             shape, own = tuple(part["shape"]), np.dtype(part["dtype"])
             begin, end = end, end + math.prod(shape) * (own.itemsize if self._in_bytes else 1)
             choices, start = int(part.get("choices", 0)), int(part.get("start", 0))
             given = () if choices else shape
-            slot = _Slot(part["name"], given, own, choices, start, slice(begin, end))
-            self._slots.append(slot)
+            slot = Slot(part["name"], given, own, choices, start, slice(begin, end))
+            self.slots.append(slot)
         if self.shape != (end,):
             raise EnvironmentError(
                 f"the entries of an observation take {end} places, its array has {self.shape}"
@@ -68,12 +68,12 @@ class Packer:
     @property
     def labels(self) -> list[str]:
         """The name of each entry in messages, after "the"."""
-        return [slot.label for slot in self._slots]
+        return [slot.label for slot in self.slots]
 
     def pack(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Pack one observation or a batch of them (every entry has one more axis in front) into a
         fresh array [B, *shape]; the flag is True if it was one."""
-        given, first = flat(observation), self._slots[0]
+        given, first = flat(observation), self.slots[0]
         value = self._value(first, given)
         rows = len(value) if value.ndim == len(first.shape) + 1 else None
         entries = self.entries(given, rows)
@@ -87,14 +87,14 @@ class Packer:
         environment's own arrays. With `rows`, each has so many rows in front."""
         given = flat(observation)
         lead = () if rows is None else (rows,)
-        return [self._checked(slot, self._value(slot, given), lead) for slot in self._slots]
+        return [self._checked(slot, self._value(slot, given), lead) for slot in self.slots]
 
     def write(self, entries: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write entries into `out`, [*shape] or [B, *shape]."""
         if not self.has_parts:
             out[...] = entries[0]
             return
-        for slot, entry in zip(self._slots, entries, strict=True):
+        for slot, entry in zip(self.slots, entries, strict=True):
             place = out[..., slot.place]
             if self._in_bytes and slot.dtype.kind == "f":
                 place = place.view(_FLOAT)
@@ -103,7 +103,7 @@ class Packer:
             else:
                 place[...] = entry.reshape(place.shape)
 
-    def _value(self, slot: _Slot, given: Mapping[str, Any]) -> np.ndarray:
+    def _value(self, slot: Slot, given: Mapping[str, Any]) -> np.ndarray:
         if slot.name not in given:
             raise EnvironmentError(self._missing(slot, given))
         try:
@@ -111,7 +111,7 @@ class Packer:
         except ValueError as error:  # lists of different lengths
             raise EnvironmentError(f"the {slot.label} is no array: {error}") from error
 
-    def _checked(self, slot: _Slot, value: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
+    def _checked(self, slot: Slot, value: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
         if value.shape != lead + slot.shape:
             raise EnvironmentError(
                 f"expected the {slot.label} to have shape {lead + slot.shape}, got {value.shape}"
@@ -129,11 +129,11 @@ class Packer:
             return chosen
         return value if slot.dtype.kind != "f" or value.dtype.kind == "f" else value.astype(_FLOAT)
 
-    def _missing(self, slot: _Slot, given: Mapping[str, Any]) -> str:
+    def _missing(self, slot: Slot, given: Mapping[str, Any]) -> str:
         """Say which entry is missing."""
         if slot.name == "":
             return "expected the observation to be one array, got a dict"
-        names = ", ".join(f'"{slot.name}"' for slot in self._slots)
+        names = ", ".join(f'"{slot.name}"' for slot in self.slots)
         if set(given) == {""}:
             got = type(given[""]).__name__
             return f"expected a dict with the entries {names}, got {got}"

@@ -22,11 +22,12 @@ from tests.export.policy_cases import (
     observations,
 )
 from understudy.export.describe import describe
-from understudy.networks import MLP, Critics, Networks
+from understudy.networks import MLP, Critics, Linear, Networks, StateValue
 from understudy.runner import Player, load
 from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, ConfigError
 
+KEY = jax.random.PRNGKey(0)
 every_kind = pytest.mark.parametrize("kind", list(EVERY))
 
 
@@ -160,3 +161,17 @@ def test_what_is_not_finite_is_refused(value):
     policy = eqx.tree_at(lambda p: p.actor.head.bias, sick.policy, bias)
     with pytest.raises(CheckpointError, match=r"actor\.head\.bias is not finite"):
         describe(sick.algorithm, policy, sick.spec)
+
+
+class Still(eqx.Module):
+    """An actor that does not move, with nothing that others have."""
+
+    def mode(self, observation):
+        return jnp.zeros((*observation.shape[:-1], 2))
+
+
+@pytest.mark.parametrize("head", [Still(), StateValue(MLP(3, (4,), KEY), Linear(4, 1, KEY))])
+def test_an_actor_of_your_own_is_named(head):
+    own = case("TD3")
+    with pytest.raises(ConfigError, match=f"an actor of type '{type(head).__name__}'"):
+        describe(own.algorithm, own.policy._replace(actor=head), own.spec)

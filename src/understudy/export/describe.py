@@ -6,36 +6,17 @@ import json
 from typing import Any, final
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from understudy import networks
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import round_down, round_up
-from understudy.networks.cnn import Conv, ImpalaCNN, Section, image_axes, image_shape
+from understudy.networks import cnn, encoders, heads, rnn
 from understudy.networks.custom import PerSample
-from understudy.networks.encoders import (
-    CustomDictEncoder,
-    DictEncoder,
-    Identity,
-    ImageEncoder,
-    ObservationEncoder,
-)
 from understudy.networks.ensembles import ensemble_size, select_critics
-from understudy.networks.heads import LOG_STD_MAX, LOG_STD_MIN, STD_MAX, STD_MIN
-from understudy.networks.rnn import GRU
 from understudy.runner import Description, Node
+from understudy.state_dict import state_dict
 from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
-
-ACTORS = (
-    networks.BoundedGaussianActor,
-    networks.CategoricalActor,
-    networks.DeterministicActor,
-    networks.GaussianActor,
-    networks.MultiCategoricalActor,
-    networks.SquashedGaussianActor,
-    networks.StateDependentActor,
-)
 
 
 def describe(
@@ -78,7 +59,9 @@ def describe(
 class Graph:
     """The nodes and arrays of a policy, in the order of computation."""
 
-    def __init__(self):
+    def __init__(self, prefix: str = "v"):
+        """`prefix` begins the name of every node's output."""
+        self._prefix = prefix
         self.nodes: list[Node] = []
         self.arrays: dict[str, np.ndarray] = {}
 
@@ -87,7 +70,7 @@ class Graph:
         return name
 
     def add(self, operation: str, *inputs: str, **settings: Any) -> str:
-        output = f"v{len(self.nodes)}"
+        output = f"{self._prefix}{len(self.nodes)}"
         self.nodes.append(Node(operation, inputs, output, settings))
         return output
 
@@ -98,7 +81,7 @@ class Graph:
         bias = self.keep(f"{name}.bias", np.asarray(layer.bias)[columns])
         return self.add("dense", x, weight, bias)
 
-    def conv(self, x: str, layer: Conv, name: str) -> str:
+    def conv(self, x: str, layer: cnn.Conv, name: str) -> str:
         _refuse_seed_axis(name, layer.weight, 4)
         weight = self.keep(f"{name}.weight", np.asarray(layer.weight).transpose(3, 2, 0, 1))
         bias = self.keep(f"{name}.bias", layer.bias)
@@ -133,14 +116,14 @@ class Graph:
 def _encode_observation(graph: Graph, x: str, encoder: Any) -> tuple[str, str]:
     """Add encoder and recurrent cell; returns the features and the next recurrent state ("" where
     there is none)."""
-    if not isinstance(encoder, ObservationEncoder):
+    if not isinstance(encoder, encoders.ObservationEncoder):
         return x, ""
     x, cell = _extract_features(graph, x, encoder.extractor), encoder.cell
     if cell is None:
         return x, ""
     projected = graph.dense(x, cell.input, "memory.input")
     recurrent = graph.keep("memory.recurrent", cell.recurrent)
-    if isinstance(cell, GRU):
+    if isinstance(cell, rnn.GRU):
         bias = graph.keep("memory.candidate_bias", cell.candidate_bias)
         after = graph.add("gru", "memory", projected, recurrent, bias)
         return after, after
@@ -150,19 +133,19 @@ def _encode_observation(graph: Graph, x: str, encoder: Any) -> tuple[str, str]:
 
 def _extract_features(graph: Graph, x: str, extractor: Any) -> str:
     match extractor:
-        case Identity():
+        case encoders.Identity():
             return x
-        case CustomDictEncoder():
+        case encoders.CustomDictEncoder():
             return graph.encode(x, extractor.module, "encoder")
-        case ImageEncoder():
+        case encoders.ImageEncoder():
             return _encode_image(extractor, graph, x, "encoder")
-        case DictEncoder():
+        case encoders.DictEncoder():
             return _encode_dict(extractor, graph, x)
         case _:
             return graph.encode(x, extractor, "encoder")
 
 
-def _encode_dict(encoder: DictEncoder, graph: Graph, x: str) -> str:
+def _encode_dict(encoder: encoders.DictEncoder, graph: Graph, x: str) -> str:
     """Take the entries of a Dict out of the bytes one by one, and join their features."""
     features, start = [], 0
     for part in encoder.parts:
@@ -178,15 +161,15 @@ def _encode_dict(encoder: DictEncoder, graph: Graph, x: str) -> str:
     return graph.add("concat", *features)
 
 
-def _encode_image(picture: ImageEncoder, graph: Graph, x: str, name: str) -> str:
+def _encode_image(picture: encoders.ImageEncoder, graph: Graph, x: str, name: str) -> str:
     shape, frames = picture.spec.shape, picture.spec.frames
-    plane = image_axes(shape, frames)
+    plane = cnn.image_axes(shape, frames)
     order = [*plane, *(axis for axis in range(len(shape)) if axis not in plane)]
     largest = 255.0 if picture.spec.dtype == "uint8" else 1.0
-    seen_as = list(image_shape(shape, frames))
+    seen_as = list(cnn.image_shape(shape, frames))
     x = graph.add("image", x, order=order, shape=seen_as, largest=largest)
     encoder = picture.cnn
-    if isinstance(encoder, ImpalaCNN):
+    if isinstance(encoder, cnn.ImpalaCNN):
         for place, section in enumerate(encoder.sections):
             x = _section(section, graph, x, f"{name}.{place}")
         x = graph.add("relu", x)
@@ -197,7 +180,7 @@ def _encode_image(picture: ImageEncoder, graph: Graph, x: str, name: str) -> str
     return graph.add("relu", graph.dense(x, encoder.linear, f"{name}.linear"))
 
 
-def _section(section: Section, graph: Graph, x: str, name: str) -> str:
+def _section(section: cnn.Section, graph: Graph, x: str, name: str) -> str:
     x = graph.add("max_pool", graph.conv(x, section.convolution, name), size=3, stride=2)
     for place, block in enumerate(section.blocks):
         inner = graph.conv(graph.add("relu", x), block.first, f"{name}.{place}.first")
@@ -208,8 +191,10 @@ def _section(section: Section, graph: Graph, x: str, name: str) -> str:
 
 def _head(actor: Any, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
     """Add an actor; returns its normalized action without and with exploration."""
-    if not isinstance(actor, ACTORS):
-        raise ConfigError(f"a policy file cannot express an actor of type '{type(actor).__name__}'")
+    kind = type(actor).__name__
+    unknown = ConfigError(f"a policy file cannot express an actor of type '{kind}'")
+    if not isinstance(actor, heads.Network):
+        raise unknown
     features = graph.encode(x, actor.encoder, "actor.encoder")
     if isinstance(actor, networks.MultiCategoricalActor):
         ends = itertools.accumulate(actor.choices, initial=0)
@@ -229,6 +214,8 @@ def _head(actor: Any, graph: Graph, x: str, policy: Any) -> tuple[str, str]:
         action = graph.add("tanh", output)
         noise = graph.keep("exploration_noise", policy.exploration_noise)
         return action, graph.clip(graph.add("normal", action, noise), -1.0, 1.0)
+    if not isinstance(actor, networks.GaussianActor | networks.StateDependentActor):
+        raise unknown
     std = np.exp(np.asarray(actor.log_std))
     if isinstance(actor, networks.GaussianActor):
         return output, graph.add("normal", output, graph.keep("std", std))
@@ -242,12 +229,12 @@ def _gaussian(actor: Any, graph: Graph, features: str) -> tuple[str, str]:
     mean = graph.dense(features, actor.head, "actor.mean", slice(0, size))
     spread = graph.dense(features, actor.head, "actor.spread", slice(size, 2 * size))
     if isinstance(actor, networks.SquashedGaussianActor):
-        log_std = graph.clip(spread, LOG_STD_MIN, LOG_STD_MAX)
+        log_std = graph.clip(spread, heads.LOG_STD_MIN, heads.LOG_STD_MAX)
         drawn = graph.add("normal", mean, graph.add("exp", log_std))
         return graph.add("tanh", mean), graph.add("tanh", drawn)
     mean = graph.add("tanh", mean)
-    width = graph.keep("std.width", np.float32(STD_MAX - STD_MIN))
-    least = graph.keep("std.least", np.float32(STD_MIN))
+    width = graph.keep("std.width", np.float32(heads.STD_MAX - heads.STD_MIN))
+    least = graph.keep("std.least", np.float32(heads.STD_MIN))
     std = graph.add("scale", graph.add("sigmoid", spread), width, least)
     return mean, graph.clip(graph.add("normal", mean, std), -1.0, 1.0)
 
@@ -317,7 +304,6 @@ def _as_json(value: Any) -> Any:
 
 
 def _refuse_non_finite(policy: Any) -> None:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(policy)[0]:
-        if not np.isfinite(leaf).all():
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
+    for name, array in state_dict(policy).items():
+        if not np.isfinite(array).all():
             raise CheckpointError(f"{name} is not finite: the policy was not written")

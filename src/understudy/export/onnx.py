@@ -14,11 +14,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import numpy as np
 
 from understudy.errors import import_extra
+from understudy.export.describe import Graph
+from understudy.observation_packing import Packer, Slot
 from understudy.runner import Description, Node, needed
 from understudy.runs.files import write_whole
 from understudy.runs.policy_file import save_policy
@@ -44,30 +46,29 @@ def export_onnx(path: str | Path, description: Description) -> Path:
 
 
 def _model(description: Description) -> Any:
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
-    graph = _Graph(description)
-    for node in needed(description, description.action):
-        graph.translate(node)
+    entries = _entries(description)
+    graph = _translate(description, entries)
     action = description.spec["action"]
-    kind = np.float32 if "low" in action else np.int64
-    inputs = [(entry.name, entry.dtype, entry.shape) for entry in graph.entries]
+    kind = np.dtype(np.float32 if "low" in action else np.int64)
+    inputs = [(entry.name, entry.dtype, entry.shape) for entry in entries.values()]
     outputs = [("action", kind, action.get("of", action).get("shape", []))]
     if description.memory:
-        inputs.append(("memory", np.float32, [description.memory]))
-        outputs.append(("next_memory", np.float32, [description.memory]))
+        inputs.append(("memory", np.dtype(np.float32), (description.memory,)))
+        outputs.append(("next_memory", np.dtype(np.float32), (description.memory,)))
 
-    def value(name: str, dtype: Any, shape: list[int]) -> Any:
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    def value(name: str, dtype: np.dtype, shape: Any) -> Any:
+        element = helper.np_dtype_to_tensor_dtype(dtype)
         return helper.make_tensor_value_info(name, element, ["batch", *shape])
 
     model = helper.make_model(
         helper.make_graph(
-            graph.nodes,
+            [helper.make_node(node[0], node[1], [node[2]], **node[3]) for node in graph.nodes],
             "policy",
             [value(*entry) for entry in inputs],
             [value(*entry) for entry in outputs],
-            graph.initializers,
+            [numpy_helper.from_array(array, name) for name, array in graph.arrays.items()],
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
@@ -84,180 +85,151 @@ def _model(description: Description) -> Any:
     return model
 
 
-class _Entry(NamedTuple):
-    """An input: the observation, or one entry of it."""
-
-    name: str
-    dtype: Any
-    shape: list[int]
-    choices: int = 0
-    start: int = 0
-
-
-def _entries(observation: dict[str, Any], taken: set[str]) -> dict[str, _Entry]:
-    """The inputs by the names of the entries that they are."""
-    if not observation.get("parts"):
-        return {"": _Entry("observation", observation["dtype"], observation["shape"])}
+def _entries(description: Description) -> dict[str, Slot]:
+    """The inputs by the names of the entries of the observation that they are."""
+    taken = {"memory", "next_memory", "action", *description.arrays}
+    taken |= {node.output for node in description.nodes}
     entries = {}
-    for part in observation["parts"]:
-        own = part["name"] or "observation"
+    for slot in Packer.of(description.spec["observation"]).slots:
+        own = slot.name or "observation"
         # The names that are made up here have a dot in them.
         name = f"observation/{own}" if own in taken or "." in own else own
-        if part["choices"]:
-            entry = _Entry(name, np.int64, [], part["choices"], part["start"])
-        else:
-            entry = _Entry(name, part["dtype"], part["shape"])
-        entries[part["name"]] = entry
+        dtype = np.dtype(np.int64) if slot.choices else slot.dtype
+        entries[slot.name] = slot._replace(name=name, dtype=dtype)
     return entries
 
 
-@final
-class _Graph:
+def _translate(description: Description, entries: dict[str, Slot]) -> Graph:
     """The nodes of a description, one or a few ONNX operators each."""
-
-    def __init__(self, description: Description):
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-        self._arrays, self._kept = description.arrays, set[str]()
-        self._names = {description.next_memory: "next_memory", description.action: "action"}
-        taken = {"memory", *self._names.values(), *self._arrays}
-        taken |= {node.output for node in description.nodes}
-        observation = description.spec["observation"]
-        self._entries = _entries(observation, taken)
-        self.entries = list(self._entries.values())
-        if observation.get("parts") and observation["dtype"] == "float32":
-            # The network sees them side by side.
-            self._names["observation"] = self.add("Concat", *map(self.flat, self.entries), axis=-1)
-
-    def translate(self, node: Node) -> None:
+    graph = Graph("inner.")
+    names = {description.next_memory: "next_memory", description.action: "action"}
+    observation = description.spec["observation"]
+    if observation.get("parts") and observation["dtype"] == "float32":
+        # The network sees them side by side.
+        features = [_flat(graph, entry) for entry in entries.values()]
+        names["observation"] = graph.add("Concat", *features, axis=-1)
+    for node in needed(description, description.action):
+        if node.operation == "part":  # it is an input by itself
+            entry, shape = entries[node.settings["name"]], node.settings["shape"]
+            picture = len(shape) > 1 and shape == list(entry.shape)
+            names[node.output] = entry.name if picture else _flat(graph, entry)
+            continue
         for name in node.inputs:
-            if name in self._arrays:
-                self.keep(name, self._arrays[name])
-        inputs = [self._names.get(name, name) for name in node.inputs]
-        operation, settings = node.operation, node.settings
-        if operation == "part":  # it is an input by itself
-            entry = self._entries[settings["name"]]
-            picture = settings["shape"] == entry.shape and len(entry.shape) > 1
-            self._names[node.output] = entry.name if picture else self.flat(entry)
-            return
-        if operation in OPERATORS:
-            operator, attributes = OPERATORS[operation]
-            self.add(operator, *inputs, **attributes, **settings)
-        elif operation in CHAINS:
-            x, *others = inputs
-            for operator, other in zip(CHAINS[operation], others, strict=True):
-                x = self.add(operator, x, other)
-        elif operation in COMPOSED:
-            COMPOSED[operation](self, *inputs, **settings)
-        else:
-            raise ConfigError(f"ONNX export does not know the operation '{operation}'")
-        self.nodes[-1].output[0] = self._names.get(node.output, node.output)
+            if name in description.arrays:
+                # float64 is rare in hardware, and where the action map would gain by it, the bounds
+                # below it hold in any case.
+                array = description.arrays[name]
+                graph.keep(name, array.astype("f4") if array.dtype == np.float64 else array)
+        _add_operators(graph, node, [names.get(name, name) for name in node.inputs])
+        last = graph.nodes[-1]
+        graph.nodes[-1] = last._replace(output=names.get(node.output, node.output))
+    return graph
 
-    def flat(self, entry: _Entry) -> str:
-        """An entry as a vector of floats; a choice as one 1 among 0s."""
-        if not entry.choices:
-            return entry.name if len(entry.shape) == 1 else self.add("Flatten", entry.name, axis=1)
-        chosen = self.add("Sub", entry.name, self.integers(entry.start))
-        values = self.keep("number.0_1", np.array([0, 1], np.float32))
-        return self.add("OneHot", chosen, self.integers(entry.choices), values, axis=-1)
 
-    def integers(self, *values: int) -> str:
-        name = "integers." + "_".join(map(str, values))
-        return self.keep(name, np.array(values, np.int64))
+def _add_operators(graph: Graph, node: Node, inputs: list[str]) -> None:
+    """Add the operators that compute a node; the last one gives its value."""
+    operation, settings = node.operation, node.settings
+    if operation in OPERATORS:
+        operator, attributes = OPERATORS[operation]
+        graph.add(operator, *inputs, **attributes, **settings)
+    elif operation in CHAINS:
+        x, *others = inputs
+        for operator, other in zip(CHAINS[operation], others, strict=True):
+            x = graph.add(operator, x, other)
+    elif operation in COMPOSED:
+        COMPOSED[operation](graph, *inputs, **settings)
+    else:
+        raise ConfigError(f"ONNX export does not know the operation '{operation}'")
 
-    def columns(self, x: str, start: int, end: int) -> str:
-        return self.add("Slice", x, *map(self.integers, (start, end, -1)))
 
-    def keep(self, name: str, array: Any) -> str:
-        from onnx import numpy_helper
+def _flat(graph: Graph, entry: Slot) -> str:
+    """An entry as a vector of floats; a choice as one 1 among 0s."""
+    if not entry.choices:
+        return entry.name if len(entry.shape) == 1 else graph.add("Flatten", entry.name, axis=1)
+    chosen = graph.add("Sub", entry.name, _integers(graph, entry.start))
+    values = graph.keep("number.0_1", np.array([0, 1], np.float32))
+    return graph.add("OneHot", chosen, _integers(graph, entry.choices), values, axis=-1)
 
-        array = np.asarray(array)
-        if name not in self._kept:
-            # float64 is rare in hardware, and where the action map would gain by it, the bounds
-            # below it hold in any case.
-            single = array.astype(np.float32) if array.dtype == np.float64 else array
-            self.initializers.append(numpy_helper.from_array(single, name))
-            self._kept.add(name)
-        return name
 
-    def rows_of(self, name: str) -> int:
-        return len(self._arrays[name])
+def _integers(graph: Graph, *values: int) -> str:
+    name = "integers." + "_".join(map(str, values))
+    return graph.keep(name, np.array(values, np.int64))
 
-    def number(self, value: float) -> str:
-        return self.keep(f"number.{value:.9g}", np.float32(value))
 
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        from onnx import helper
+def _number(graph: Graph, value: float) -> str:
+    return graph.keep(f"number.{value:.9g}", np.float32(value))
 
-        output = f"inner.{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
+
+def _columns(graph: Graph, x: str, start: int, end: int) -> str:
+    return graph.add("Slice", x, *(_integers(graph, value) for value in (start, end, -1)))
 
 
 # Each of these functions ends with the operator that computes the node's value.
 
 
-def _gelu(graph: _Graph, x: str) -> None:
+def _gelu(graph: Graph, x: str) -> None:
     """With tanh, as in JAX; `Gelu` exists from opset 20 on."""
-    cube = graph.add("Mul", graph.add("Mul", graph.add("Mul", x, x), x), graph.number(0.044715))
-    bent = graph.add("Mul", graph.add("Add", x, cube), graph.number(math.sqrt(2 / math.pi)))
-    gate = graph.add("Add", graph.add("Tanh", bent), graph.number(1.0))
-    graph.add("Mul", graph.add("Mul", x, graph.number(0.5)), gate)
+    cube = graph.add("Mul", graph.add("Mul", graph.add("Mul", x, x), x), _number(graph, 0.044715))
+    bent = graph.add("Mul", graph.add("Add", x, cube), _number(graph, math.sqrt(2 / math.pi)))
+    gate = graph.add("Add", graph.add("Tanh", bent), _number(graph, 1.0))
+    graph.add("Mul", graph.add("Mul", x, _number(graph, 0.5)), gate)
 
 
-def _stack(graph: _Graph, *values: str) -> None:
-    columns = [graph.add("Unsqueeze", value, graph.integers(-1)) for value in values]
+def _stack(graph: Graph, *values: str) -> None:
+    columns = [graph.add("Unsqueeze", value, _integers(graph, -1)) for value in values]
     graph.add("Concat", *columns, axis=-1)
 
 
-def _image(graph: _Graph, x: str, order: list[int], shape: list[int], largest: float) -> None:
+def _image(graph: Graph, x: str, order: list[int], shape: list[int], largest: float) -> None:
     height, width, *others = (axis + 1 for axis in order)
     turned = graph.add("Transpose", x, perm=[0, *others, height, width])
-    rows = graph.integers(-1, shape[2], shape[0], shape[1])
+    rows = _integers(graph, -1, shape[2], shape[0], shape[1])
     numbers = graph.add("Cast", graph.add("Reshape", turned, rows), to=1)  # to float32
-    graph.add("Div", numbers, graph.number(largest))
+    graph.add("Div", numbers, _number(graph, largest))
 
 
-def _conv(graph: _Graph, x: str, weight: str, bias: str, stride: int, padding: str) -> None:
+def _conv(graph: Graph, x: str, weight: str, bias: str, stride: int, padding: str) -> None:
     graph.add("Conv", x, weight, bias, strides=[stride] * 2, auto_pad=_PADDING[padding])
 
 
-def _max_pool(graph: _Graph, x: str, size: int, stride: int) -> None:
+def _max_pool(graph: Graph, x: str, size: int, stride: int) -> None:
     padding = _PADDING["SAME"]
     graph.add("MaxPool", x, kernel_shape=[size] * 2, strides=[stride] * 2, auto_pad=padding)
 
 
-def _gru(graph: _Graph, memory: str, projected: str, recurrent: str, bias: str) -> None:
-    size, own = graph.rows_of(recurrent), graph.add("MatMul", memory, recurrent)
-    both = [graph.columns(x, 0, 2 * size) for x in (projected, own)]
+def _gru(graph: Graph, memory: str, projected: str, recurrent: str, bias: str) -> None:
+    size, own = len(graph.arrays[recurrent]), graph.add("MatMul", memory, recurrent)
+    both = [_columns(graph, x, 0, 2 * size) for x in (projected, own)]
     gates = graph.add("Sigmoid", graph.add("Add", *both))
-    recalled = graph.add("Add", graph.columns(own, 2 * size, 3 * size), bias)
-    recalled = graph.add("Mul", graph.columns(gates, 0, size), recalled)
-    fresh = graph.add("Add", graph.columns(projected, 2 * size, 3 * size), recalled)
+    recalled = graph.add("Add", _columns(graph, own, 2 * size, 3 * size), bias)
+    recalled = graph.add("Mul", _columns(graph, gates, 0, size), recalled)
+    fresh = graph.add("Add", _columns(graph, projected, 2 * size, 3 * size), recalled)
     candidate = graph.add("Tanh", fresh)
     apart = graph.add("Sub", memory, candidate)
-    kept = graph.add("Mul", graph.columns(gates, size, 2 * size), apart)
+    kept = graph.add("Mul", _columns(graph, gates, size, 2 * size), apart)
     graph.add("Add", candidate, kept)
 
 
-def _lstm(graph: _Graph, memory: str, projected: str, recurrent: str) -> None:
-    size = graph.rows_of(recurrent)
-    own = graph.add("MatMul", graph.columns(memory, 0, size), recurrent)
+def _lstm(graph: Graph, memory: str, projected: str, recurrent: str) -> None:
+    size = len(graph.arrays[recurrent])
+    own = graph.add("MatMul", _columns(graph, memory, 0, size), recurrent)
     gates = graph.add("Add", projected, own)
     take, keep, fresh, show = (
-        graph.add(bend, graph.columns(gates, place * size, (place + 1) * size))
+        graph.add(bend, _columns(graph, gates, place * size, (place + 1) * size))
         for place, bend in enumerate(("Sigmoid", "Sigmoid", "Tanh", "Sigmoid"))
     )
-    kept = graph.add("Mul", keep, graph.columns(memory, size, 2 * size))
+    kept = graph.add("Mul", keep, _columns(graph, memory, size, 2 * size))
     cell = graph.add("Add", kept, graph.add("Mul", take, fresh))
     hidden = graph.add("Mul", show, graph.add("Tanh", cell))
     graph.add("Concat", hidden, cell, axis=-1)
 
 
-def _unravel(graph: _Graph, x: str, choices: list[int]) -> None:
+def _unravel(graph: Graph, x: str, choices: list[int]) -> None:
     weights = [math.prod(choices[place + 1 :]) for place in range(len(choices))]
-    column = graph.add("Unsqueeze", x, graph.integers(-1))
-    graph.add("Mod", graph.add("Div", column, graph.integers(*weights)), graph.integers(*choices))
+    column = graph.add("Unsqueeze", x, _integers(graph, -1))
+    graph.add(
+        "Mod", graph.add("Div", column, _integers(graph, *weights)), _integers(graph, *choices)
+    )
 
 
 _PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}  # an odd pixel goes to the end
@@ -282,7 +254,7 @@ COMPOSED: dict[str, Callable[..., object]] = {
     ),
     "gru": _gru,
     "lstm": _lstm,
-    "columns": _Graph.columns,
+    "columns": _columns,
     "unravel": _unravel,
     "silu": lambda graph, x: graph.add("Mul", x, graph.add("Sigmoid", x)),
     "gelu": _gelu,
@@ -290,5 +262,5 @@ COMPOSED: dict[str, Callable[..., object]] = {
         "Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1)
     ),
     "stack": _stack,
-    "reshape": lambda graph, x, shape: graph.add("Reshape", x, graph.integers(-1, *shape)),
+    "reshape": lambda graph, x, shape: graph.add("Reshape", x, _integers(graph, -1, *shape)),
 }
