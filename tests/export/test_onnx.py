@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.export.policy_cases import EVERY, REMEMBERING, assert_agree, case
+from tests.export.policy_cases import EVERY, LOPSIDED, REMEMBERING, assert_agree, case, make
 from understudy.export.onnx import IR_VERSION, OPSET, export_onnx
 from understudy.runner import Node
-from understudy.types import ConfigError
+from understudy.types import ArraySpec, ConfigError, Part
 
 
 def session(path):
@@ -64,6 +64,17 @@ def test_every_entry_of_a_dict_is_an_input(tmp_path):
         "map": ("tensor(bool)", ["batch", 5, 6]),
         "observation/action": ("tensor(float)", ["batch"]),  # `action` is the output
     }
+
+
+def test_two_entries_never_have_one_name(tmp_path):
+    parts = [Part(name, (1,), "float32") for name in ("action", "observation/action", "v0")]
+    own = make("td3", LOPSIDED, {}, ArraySpec((3,), "float32", tuple(parts)))
+    model = session(export_onnx(tmp_path / "policy.onnx", own.describe()))
+    names = [entry.name for entry in model.get_inputs()]
+    assert len(set(names)) == 3 and not {"action", "v0"} & set(names)
+    seen = own.observations()
+    (action,) = model.run(None, dict(zip(names, seen.values(), strict=True)))
+    assert_agree(own, action, seen)
 
 
 def test_what_it_says_about_itself(tmp_path):

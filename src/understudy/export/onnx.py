@@ -91,9 +91,11 @@ def _entries(description: Description) -> dict[str, Slot]:
     taken |= {node.output for node in description.nodes}
     entries = {}
     for slot in Packer.of(description.spec["observation"]).slots:
-        own = slot.name or "observation"
+        name = slot.name or "observation"
         # The names that are made up here have a dot in them.
-        name = f"observation/{own}" if own in taken or "." in own else own
+        while name in taken or ("." in name and not name.startswith("observation/")):
+            name = f"observation/{name}"
+        taken.add(name)
         dtype = np.dtype(np.int64) if slot.choices else slot.dtype
         entries[slot.name] = slot._replace(name=name, dtype=dtype)
     return entries
