@@ -10,8 +10,8 @@ from safetensors.numpy import save as format_safetensors
 
 from tests.export.policy_cases import KINDS, case, observations
 from understudy import runner
-from understudy.runner import FORMAT, METADATA, NO_CHECKSUM, Player, checksum_of
-from understudy.runs.policy_file import read_policy, save_policy
+from understudy.runner import FORMAT, METADATA, NO_CHECKSUM, Player, checksum_of, read_policy
+from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError
 
 

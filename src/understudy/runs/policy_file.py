@@ -10,7 +10,6 @@ from pathlib import Path
 from safetensors.numpy import save as format_safetensors
 
 from understudy.runner import FORMAT, METADATA, NO_CHECKSUM, Description, checksum_of
-from understudy.runner import read_policy as read_policy
 from understudy.runs.files import write_whole
 from understudy.types import CheckpointError
 
