@@ -10,61 +10,39 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from understudy.agent import Agent, load
-    from understudy.agent.agents import A2C, DDPG, DDQN, MPO, SAC, TD3
-    from understudy.agent.illumination import PGAME, MAPElites
-    from understudy.agent.repertoire import Repertoire
-    from understudy.algorithms.a2c import A2CConfig
-    from understudy.algorithms.aux_losses import action_penalty, kl_to_reference
-    from understudy.algorithms.ddpg import DDPGConfig
-    from understudy.algorithms.ddqn import DDQNConfig
-    from understudy.algorithms.mpo import MPOConfig
-    from understudy.algorithms.sac import SACConfig
-    from understudy.algorithms.td3 import TD3Config
-    from understudy.distributed.config import Cluster
-    from understudy.envs.descriptors import Descriptor
-    from understudy.envs.fault_guard import Guard
-    from understudy.networks import Networks
-    from understudy.ops.schedules import constant, cosine, exponential, linear, piecewise
-    from understudy.qd.config import MAPElitesConfig, PGAMEConfig
-    from understudy.runs.config import QDRunConfig, RunConfig
-    from understudy.types import UnderstudyError
-
-__all__ = [
-    "A2C",
-    "DDPG",
-    "DDQN",
-    "MPO",
-    "PGAME",
-    "SAC",
-    "TD3",
-    "A2CConfig",
-    "Agent",
-    "Cluster",
-    "DDPGConfig",
-    "DDQNConfig",
-    "Descriptor",
-    "Guard",
-    "MAPElites",
-    "MAPElitesConfig",
-    "MPOConfig",
-    "Networks",
-    "PGAMEConfig",
-    "QDRunConfig",
-    "Repertoire",
-    "RunConfig",
-    "SACConfig",
-    "TD3Config",
-    "UnderstudyError",
-    "action_penalty",
-    "constant",
-    "cosine",
-    "exponential",
-    "kl_to_reference",
-    "linear",
-    "load",
-    "piecewise",
-]
+    from understudy.agent import Agent as Agent
+    from understudy.agent import load as load
+    from understudy.agent.agents import A2C as A2C
+    from understudy.agent.agents import DDPG as DDPG
+    from understudy.agent.agents import DDQN as DDQN
+    from understudy.agent.agents import MPO as MPO
+    from understudy.agent.agents import SAC as SAC
+    from understudy.agent.agents import TD3 as TD3
+    from understudy.agent.illumination import PGAME as PGAME
+    from understudy.agent.illumination import MAPElites as MAPElites
+    from understudy.agent.repertoire import Repertoire as Repertoire
+    from understudy.algorithms.a2c import A2CConfig as A2CConfig
+    from understudy.algorithms.aux_losses import action_penalty as action_penalty
+    from understudy.algorithms.aux_losses import kl_to_reference as kl_to_reference
+    from understudy.algorithms.ddpg import DDPGConfig as DDPGConfig
+    from understudy.algorithms.ddqn import DDQNConfig as DDQNConfig
+    from understudy.algorithms.mpo import MPOConfig as MPOConfig
+    from understudy.algorithms.sac import SACConfig as SACConfig
+    from understudy.algorithms.td3 import TD3Config as TD3Config
+    from understudy.distributed.config import Cluster as Cluster
+    from understudy.envs.descriptors import Descriptor as Descriptor
+    from understudy.envs.fault_guard import Guard as Guard
+    from understudy.networks import Networks as Networks
+    from understudy.ops.schedules import constant as constant
+    from understudy.ops.schedules import cosine as cosine
+    from understudy.ops.schedules import exponential as exponential
+    from understudy.ops.schedules import linear as linear
+    from understudy.ops.schedules import piecewise as piecewise
+    from understudy.qd.config import MAPElitesConfig as MAPElitesConfig
+    from understudy.qd.config import PGAMEConfig as PGAMEConfig
+    from understudy.runs.config import QDRunConfig as QDRunConfig
+    from understudy.runs.config import RunConfig as RunConfig
+    from understudy.types import UnderstudyError as UnderstudyError
 
 _PACKAGES = (
     "algorithms", "buffers", "distributed", "envs", "networks", "ops", "qd", "runner", "runs",
@@ -92,16 +70,19 @@ _MODULES = {
     "runs.config": ("QDRunConfig", "RunConfig"),
     "types": ("UnderstudyError",),
 }
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+if not TYPE_CHECKING:  # type checkers read the imports above instead
+    __all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'understudy' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_PLACES)
