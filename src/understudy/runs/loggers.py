@@ -5,6 +5,7 @@ network, a disk) into one warning, so that they never end a training. The x-axis
 `time/total_steps`; lists of one value per seed become one curve per seed.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -45,16 +46,10 @@ class TensorBoard:
     """
 
     def __init__(self, directory: Path | str | None = None):
-        modules = (
-            "compat.proto.event_pb2",
-            "compat.proto.summary_pb2",
-            "plugins.hparams.summary_v2",
-            "summary.writer.event_file_writer",
-        )
-        self._events, self._summaries, self._hparams, self._files = (
-            import_extra(f"tensorboard.{name}", "tensorboard", "tensorboard is not installed")
-            for name in modules
-        )
+        self._events = _import("tensorboard.compat.proto.event_pb2")
+        self._summaries = _import("tensorboard.compat.proto.summary_pb2")
+        self._hparams = _import("tensorboard.plugins.hparams.summary_v2")
+        self._files = _import("tensorboard.summary.writer.event_file_writer")
         self.directory = None if directory is None else Path(directory)
         self._place, self._metadata = self.directory, {}
 
@@ -80,7 +75,7 @@ class TensorBoard:
             self._summaries.Summary.Value(tag=name, simple_value=value)
             for name, value in _numbers(row).items()
         ]
-        self._write(step, summary=self._summaries.Summary(value=values))
+        self._write(step, "summary", self._summaries.Summary(value=values))
         self._writer.flush()  # a crash then loses no row
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -89,18 +84,16 @@ class TensorBoard:
     def _begin(self, step: int) -> None:
         # Readers drop the rows of earlier files from this step on.
         start = self._events.SessionLog(status=self._events.SessionLog.START)
-        self._write(step, session_log=start)
+        self._write(step, "session_log", start)
         if settings := hyper_parameters(self._metadata):
             score = self._hparams.Metric("eval/mean_reward")
-            self._write(0, summary=self._hparams.hparams_config_pb([], [score]))
-            self._write(0, summary=self._hparams.hparams_pb(settings, trial_id=str(self._place)))
+            self._write(0, "summary", self._hparams.hparams_config_pb([], [score]))
+            self._write(0, "summary", self._hparams.hparams_pb(settings, trial_id=str(self._place)))
         self._begun = True
 
-    def _write(self, step: int, summary: Any = None, session_log: Any = None) -> None:
-        make, now = self._events.Event, time.time()
-        self._writer.add_event(
-            make(step=step, wall_time=now, summary=summary, session_log=session_log)
-        )
+    def _write(self, step: int, kind: str, content: Any) -> None:
+        event = self._events.Event(step=step, wall_time=time.time(), **{kind: content})
+        self._writer.add_event(event)
 
 
 @final
@@ -110,7 +103,7 @@ class WandB:
     def __init__(
         self, project: str = "understudy", entity: str | None = None, mode: str | None = None
     ):
-        self._wandb = import_extra("wandb", "wandb", "wandb is not installed")
+        self._wandb = _import("wandb")
         self.project, self.entity, self.mode = project, entity, mode
         self.attach(None, {}, None)
 
@@ -147,8 +140,7 @@ class MLflow:
     """A run of MLflow, in `experiment` of `tracking_uri` (None: MLflow's own default)."""
 
     def __init__(self, experiment: str = "understudy", tracking_uri: str | None = None):
-        self._mlflow = import_extra("mlflow", "mlflow", "mlflow is not installed")
-        self._entities = import_extra("mlflow.entities", "mlflow", "mlflow is not installed")
+        self._mlflow, self._entities = _import("mlflow"), _import("mlflow.entities")
         self.experiment, self.tracking_uri = experiment, tracking_uri
         self.attach(None, {}, None)
 
@@ -161,7 +153,7 @@ class MLflow:
         if self._run_id:
             self._client.update_run(self._run_id, status="RUNNING")
         else:
-            self._run_id = self._begin()
+            self._begin()
             add_id(self._run_dir, "mlflow", self._run_id)
         return self
 
@@ -177,16 +169,14 @@ class MLflow:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._client.set_terminated(self._run_id, "FAILED" if kind else "FINISHED")
 
-    def _begin(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        experiment = (
-            found.experiment_id if found else self._client.create_experiment(self.experiment)
-        )
-        self._run_id = self._client.create_run(experiment, run_name=self._title).info.run_id
+    def _begin(self) -> None:
+        client, name = self._client, self.experiment
+        found = client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else client.create_experiment(name)
+        self._run_id = client.create_run(experiment, run_name=self._title).info.run_id
         settings = hyper_parameters(self._metadata).items()
         params = [self._entities.Param(name, str(value)) for name, value in settings]
         self._log_batches("params", params, 100)
-        return self._run_id
 
     def _log_batches(self, kind: str, items: list[Any], most: int) -> None:
         """Log metrics or params, at most as many in a request as a server accepts."""
@@ -286,12 +276,15 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The values of a row that are numbers, without the step."""
     numbers = {}
     for name, text in flatten(row).items():
-        try:
+        with contextlib.suppress(ValueError):  # a word, or an empty cell
             numbers[name] = float(text)
-        except ValueError:  # a word, or an empty cell
-            continue
     numbers.pop(STEPS, None)
     return numbers
+
+
+def _import(module: str) -> Any:
+    package = module.partition(".")[0]
+    return import_extra(module, package, f"{package} is not installed")
 
 
 def read_ids(run_dir: Path | None) -> dict[str, str]:
