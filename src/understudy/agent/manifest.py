@@ -106,7 +106,7 @@ def read(path: str | Path, wanted: str | None = None, config_class: type | None 
             )
         return parse(stored, config_class)
 
-    return checkpoint.read_checked(path, check)[1]
+    return checkpoint.read_checked(path, check)
 
 
 def _algorithm_name(stored: checkpoint.Stored) -> str:

@@ -26,7 +26,7 @@ from understudy.runs.schema import problems, table, text, whole
 
 FORMAT = 4  # 3: other names of encoders; 2: the first edition
 MANIFEST = "checkpoint.json"
-GROUPS = ("learner", "world")
+FILES = {"learner.safetensors", "world.safetensors"}
 DIRECTORY, BEST = "checkpoints", "best"  # in a run directory
 LARGEST_MANIFEST = 2**24  # bytes
 LARGEST_READ = 2**26  # bytes of an array; a larger one stays in its file
@@ -57,10 +57,8 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
         _check_arrays(group, arrays)
     fresh = fresh_directory(place)
     try:
-        listed = {
-            _file(group): _write_arrays(fresh / _file(group), arrays)
-            for group, arrays in groups.items()
-        }
+        named = {f"{group}.safetensors": arrays for group, arrays in groups.items()}
+        listed = {file: _write_arrays(fresh / file, arrays) for file, arrays in named.items()}
         signed = {"format": FORMAT, **manifest, "files": listed}
         signed["sha256"] = checksum(signed)
         _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
@@ -76,38 +74,33 @@ def read(place: Path | str) -> Stored:
     """Read and verify the checkpoint directory `place`."""
     place = Path(place)
     manifest = _read_manifest(place)
-    groups = {
-        group: read_arrays(place / _file(group), manifest["files"][_file(group)])
-        for group in GROUPS
-        if _file(group) in manifest["files"]
-    }
+    listed = manifest["files"].items()
+    groups = {Path(file).stem: read_arrays(place / file, entry) for file, entry in listed}
     return Stored(place, groups, manifest)
 
 
 def read_newest(path: Path | str) -> Stored:
     """Read a checkpoint, or the newest good one of a run directory."""
-    return read_checked(path, lambda stored: None)[0]
+    return read_checked(path, lambda stored: stored)
 
 
-def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> tuple[Stored, Checked]:
-    """Read the newest checkpoint that passes the check; return it with the result of the check."""
-    found, path = candidates(Path(path)), Path(path)
-    if not found:
-        policy = path.suffix in (".safetensors", ".onnx") and path.is_file()
-        hint = ": it is a policy, which understudy.runner.load plays" if policy else ""
-        raise CheckpointError(f"there is no checkpoint in {path}{hint}")
-    refused = []
-    for place in found:
+def read_checked(path: Path | str, check: Callable[[Stored], Checked]) -> Checked:
+    """Read the newest checkpoint that passes the check; return the result of the check."""
+    path, refused = Path(path), []
+    for place in candidates(path):
         try:
-            stored = read(place)
-            checked = check(stored)
+            checked = check(read(place))
         except CheckpointError as error:
             refused.append(str(error))
             continue
         for problem in refused:
             _log.warning("%s; going on from %s", problem, place)
-        return stored, checked
-    raise CheckpointError("; ".join(dict.fromkeys(refused)))
+        return checked
+    if refused:
+        raise CheckpointError("; ".join(dict.fromkeys(refused)))
+    policy = path.suffix in (".safetensors", ".onnx") and path.is_file()
+    hint = ": it is a policy, which understudy.runner.load plays" if policy else ""
+    raise CheckpointError(f"there is no checkpoint in {path}{hint}")
 
 
 def candidates(path: Path) -> list[Path]:
@@ -148,10 +141,6 @@ def tidy(run: Path) -> None:
     for place in (run / DIRECTORY).glob("[0-9]*"):
         if place.is_dir() and not place.is_symlink() and not os.path.lexists(place / MANIFEST):
             remove(place)
-
-
-def _file(group: str) -> str:
-    return f"{group}.safetensors"
 
 
 def _check_arrays(group: str, arrays: Arrays) -> None:
@@ -198,33 +187,24 @@ def read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if digest != entry["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
     try:
-        with safe_open(path, framework="numpy") as stored:
-            header, start = _read_header(path)
-            large = _map_large(path, header, start)
-            return large | {name: stored.get_tensor(name) for name in header.keys() - large.keys()}
+        with safe_open(path, framework="numpy"):  # refuses a header that does not fit the file
+            return _map_arrays(path)
     except Exception as error:  # any error comes from the header of the file
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the entries of the arrays, and the number of bytes before the first array."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return header, 8 + length
-
-
-def _map_large(path: Path, header: Mapping[str, Any], start: int) -> dict[str, np.ndarray]:
-    """Map the arrays that may be too large for memory. The file may be removed meanwhile, and
-    writing to the arrays does not change it."""
+def _map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Map the arrays that may be too large for memory, and copy the others. The file may be removed
+    meanwhile, and writing to the arrays does not change it."""
+    data = np.memmap(path, np.uint8, "c")
+    start = 8 + int.from_bytes(data[:8], "little")
     kinds, arrays = {kind: dtype for dtype, kind in _DTYPES.items()}, {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        dtype, offset = np.dtype(kinds[entry["dtype"]]), start + begin
-        if end - begin > LARGEST_READ and offset % dtype.itemsize == 0:
-            shape = tuple(entry["shape"])
-            arrays[name] = np.memmap(path, dtype, "c", offset=offset, shape=shape)
+    for name, entry in json.loads(bytes(data[8:start])).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            mapped = data[start + begin : start + end].view(kinds[entry["dtype"]])
+            large = mapped.nbytes > LARGEST_READ and mapped.flags.aligned
+            arrays[name] = (mapped if large else np.array(mapped)).reshape(entry["shape"])
     return arrays
 
 
@@ -248,16 +228,11 @@ def _read_manifest(place: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it is nested too deeply") from error
     if signed != manifest.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
-    _check_files(path, manifest.get("files"))
-    return manifest
-
-
-def _check_files(path: Path, listed: Any) -> None:
-    entry = {"bytes": whole(0, 2**53), "sha256": text}
-    known = isinstance(listed, dict) and listed.keys() <= {_file(group) for group in GROUPS}
-    good = known and all(table(one) and not problems(one, entry) for one in listed.values())
-    if not good:
+    listed, entry = manifest.get("files"), {"bytes": whole(0, 2**53), "sha256": text}
+    known = isinstance(listed, dict) and listed.keys() <= FILES
+    if not known or not all(table(one) and not problems(one, entry) for one in listed.values()):
         raise CheckpointError(f"{path} is damaged: it does not say which files belong to it")
+    return manifest
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
