@@ -82,22 +82,18 @@ class Run:
             return self._loop()
 
     def _loop(self) -> list[LogRow]:
-        trainable, self._interrupted = self.trainable, False
-        self._history: list[LogRow] = []
+        trainable, self._history = self.trainable, []
         begun = self._ticked = self._clock = time.perf_counter()
-        with Interruption(self._interrupt) as self._interruption:
+        with Interruption(trainable.interrupt) as interruption:
+            self._interruption = interruption
             with self._explaining_errors():
                 # After an interruption only the checkpoint is written: a resumed run logs the rest.
-                while not self._interrupted and self._report() and trainable.count < self.stop:
+                while not interruption.signal and self._report() and trainable.count < self.stop:
                     self._advance()
             self._save()
-            self._interruption.raise_signal()
+            interruption.raise_signal()
         self.seconds = time.perf_counter() - begun
         return self._history
-
-    def _interrupt(self) -> None:
-        self._interrupted = True
-        self.trainable.interrupt()
 
     def _advance(self) -> None:
         """Advance to the next count at which something is due, and save if that is due."""
@@ -105,13 +101,12 @@ class Run:
         intervals = self.config.intervals(trainable.batch)
         until = min([self.stop, *(next_multiple(before, every) for every in intervals if every)])
         trainable.advance(-(-(until - before) // trainable.batch))
+        if self._directory is None or self._interruption.signal:
+            return
+        due = time.monotonic() - self._directory.saved_at > SECONDS_BETWEEN
         if intervals.checkpoint is not None:
             due = _crossed(before, trainable.count, intervals.checkpoint)
-        elif self._directory is not None:
-            due = time.monotonic() - self._directory.saved_at > SECONDS_BETWEEN
-        else:
-            due = False
-        if due and not self._interrupted:
+        if due:
             self._save()
 
     def _report(self) -> bool:
