@@ -14,7 +14,7 @@ from understudy.algorithms.base import Algorithm
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.make import resolve
 from understudy.envs.seeds import SELECTION, EpisodeSeeds
-from understudy.training.factory import make_episode_runner, plan_evaluation
+from understudy.training.factory import make_episode_runner, plan_selection
 from understudy.training.trainer import TrainingSetup
 from understudy.types import ArraySpec, Continuous, Spec
 
@@ -50,7 +50,7 @@ class Evaluator:
 
     def __init__(self, source, members, episodes, seed=0):
         setup = TrainingSetup(Same(), source.spec, seed, members, 1)
-        self.plan = plan_evaluation(setup, source, episodes)
+        self.plan = plan_selection(setup, source, episodes)
         self.runner = make_episode_runner(self.plan, source)
 
     def __call__(self, *values):

@@ -1,5 +1,6 @@
 """The evaluations of an agent, and the scores of its seeds."""
 
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -7,9 +8,9 @@ import numpy as np
 from understudy.algorithms.config import whole_number
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import Guard
-from understudy.envs.seeds import SELECTION
+from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
-from understudy.training.factory import Source, make_episode_runner, plan_evaluation
+from understudy.training.factory import Source, make_episode_runner, plan_selection
 from understudy.training.meter import diverged
 from understudy.training.setup import TrainingSetup
 from understudy.training.update import LearnerState
@@ -47,14 +48,14 @@ class AgentEvaluator:
             raise ConfigError(f"epsilon must be a number, got {epsilon!r}")
         elif not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon must be between 0 and 1, got {epsilon:g}")
-        return plan_evaluation(
-            self._setup, self._source, episodes, descriptor=descriptor, seed=seed,
-            explore=not deterministic, epsilon=float(epsilon),
-        )  # fmt: skip
+        seeds = EpisodeSeeds(seed, episodes, self._setup.num_seeds, EVALUATION)
+        plan = replace(self.plan_selection(episodes), seeds=seeds, descriptor=descriptor)
+        return replace(plan, explore=not deterministic, epsilon=float(epsilon))
 
     def plan_selection(self, episodes: int) -> EpisodePlan:
-        """The episodes by which training selects the best seed."""
-        return plan_evaluation(self._setup, self._source, episodes)
+        """The episodes by which training selects the best seed. Those of an evaluation are others,
+        so that what they measure was not selected for."""
+        return plan_selection(self._setup, self._source, episodes)
 
     def play(self, plan: EpisodePlan, learner: LearnerState) -> EpisodeResults:
         """Play the episodes of a plan. An evaluation that selects the best seed sets the scores;

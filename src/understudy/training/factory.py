@@ -1,10 +1,9 @@
 """Trainers and episode runners for any environments."""
 
 from understudy.envs.base import NativeEnv
-from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import EnvSource, stack_frames
-from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
+from understudy.envs.seeds import SELECTION, EpisodeSeeds
 from understudy.training.device_loop import DeviceTrainer
 from understudy.training.episode_runner import (
     ENDLESS_STEPS,
@@ -54,32 +53,15 @@ def longest_episode(source: Source) -> int:
     return source.time_limit or ENDLESS_STEPS
 
 
-def plan_evaluation(
-    setup: TrainingSetup,
-    source: Source,
-    episodes: int,
-    *,
-    descriptor: Descriptor | None = None,
-    seed: int | None = None,
-    explore: bool = False,
-    epsilon: float = 0.0,
-) -> EpisodePlan:
-    """Plan `episodes` episodes of every seed of a setup.
-
-    Without a `seed` they are the ones by which training selects the best policy. Those of a seed
-    are others, so that what they measure was not selected for."""
-    first, stream = (setup.seed, SELECTION) if seed is None else (seed, EVALUATION)
-    seeds = EpisodeSeeds(first, episodes, setup.num_seeds, stream)
+def plan_selection(setup: TrainingSetup, source: Source, episodes: int) -> EpisodePlan:
+    """Plan the episodes of every seed of a setup by which training selects the best policy."""
     return EpisodePlan(
         algorithm=setup.algorithm,
         spec=setup.spec,
-        seeds=seeds,
+        seeds=EpisodeSeeds(setup.seed, episodes, setup.num_seeds, SELECTION),
         num_policies=setup.num_seeds,
         episodes=episodes,
-        descriptor=descriptor,
         limited=isinstance(source, NativeEnv) or source.time_limit is not None,
-        explore=explore,
-        epsilon=epsilon,
     )
 
 
