@@ -1,6 +1,5 @@
 """An agent: an algorithm, its environments and all that it has learned."""
 
-import contextlib
 import dataclasses
 import secrets
 from functools import partial
@@ -10,10 +9,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from understudy.agent import loading
 from understudy.agent.evaluation import AgentEvaluator
 from understudy.agent.inference import Inference
-from understudy.agent.manifest import describe_setup, read
+from understudy.agent.manifest import addon_name, describe_setup, read
 from understudy.agent.schedules import Schedules
 from understudy.agent.trainer_factory import LoadedLearner, TrainerFactory
 from understudy.agent.training import Summary, TrainableAgent
@@ -37,8 +35,7 @@ from understudy.runs import checkpoint
 from understudy.runs.config import RunConfig
 from understudy.runs.run import Callback, Run, check_callbacks
 from understudy.state_dict import state_dict
-from understudy.training.compilation import set_up_compilation
-from understudy.training.devices import find_device
+from understudy.training.devices import set_up_device
 from understudy.training.factory import longest_episode, with_frame_stack
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Position, Snapshot
@@ -73,8 +70,7 @@ class Agent:
         faults that a training survives. A `cluster` collects experience, and computes gradients, in
         other processes; each of its collectors has `num_envs` environments."""
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
-        set_up_compilation()
-        self._device = find_device(device)
+        self._on_device = set_up_device(device)
         self._source = resolve(env, num_envs, self.algorithm_class.num_envs)
         self.env_name = env if isinstance(env, str) else None
         self._class_name = name_of_class(env)
@@ -219,10 +215,10 @@ class Agent:
 
         own = getattr(cls, "algorithm_class", None)  # the base class has none
         manifest = read(path) if own is None else read(path, own.name, own.config_class)
-        about, stored, given = manifest.about, manifest.stored, schedules or {}
-        loading.check_inputs(stored.place, about, networks, loss_addons, given)
+        about, arrays, given = manifest.about, manifest.stored.groups, schedules or {}
+        manifest.check_inputs(networks, loss_addons, given)
         agent = (agent_class(about["algorithm"]) if own is None else cls)(
-            loading.choose_environment(about, env, manifest.spec, trust_environment),
+            manifest.choose_environment(env, trust_environment),
             manifest.config,
             seed=about["seed"],
             num_seeds=about["num_seeds"],
@@ -231,13 +227,13 @@ class Agent:
             loss_addons=loss_addons,
             env_workers=about["env_workers"],
             guard=manifest.guard,
-            cluster=loading.choose_cluster(stored.place, manifest.cluster, cluster),
+            cluster=manifest.choose_cluster(cluster),
             device=device,
         )
-        loading.refuse_other_spec(stored.place, "trained", manifest.spec, agent.spec)
+        manifest.refuse_other_spec("trained", agent.spec)
         agent.env_name = about["env"] if env is None else agent.env_name
-        learner, world = stored.groups["learner"], stored.groups.get("world")
-        agent.load_snapshot(Snapshot(manifest.position, learner, world), refill)
+        snapshot = Snapshot(manifest.position, arrays["learner"], arrays.get("world"))
+        agent.load_snapshot(snapshot, refill)
         known = {name: curve for name, curve in manifest.schedules.items() if curve is not None}
         agent._schedules = Schedules(known | given, set(about["set_by_hand"]))
         agent.preset, agent.run_id, agent._draws = about["preset"], about["run"], about["draws"]
@@ -264,8 +260,8 @@ class Agent:
             guard=self.guard,
             cluster=self.cluster,
         )
-        single.preset, single._device = self.preset, self._device
-        single._class_name = self._class_name
+        single.preset, single._class_name = self.preset, self._class_name
+        single._on_device = self._on_device
         learner = state_dict(take_seed(self._learner(), index))
         position = dataclasses.replace(self._position())  # a copy: ours moves on
         single.load_snapshot(Snapshot(position, learner, None), refill=True)
@@ -370,7 +366,7 @@ class Agent:
             "num_seeds": self.num_seeds,
             "num_envs": self.num_envs,
             "own_networks": self.algorithm.networks != Networks(),
-            "loss_addons": [loading.addon_name(addon) for addon in self.algorithm.loss_addons],
+            "loss_addons": [addon_name(addon) for addon in self.algorithm.loss_addons],
             **self._schedules.describe(),
         }
 
@@ -395,6 +391,3 @@ class Agent:
         with self._on_device():
             state = jax.tree.map(lambda x: x[self.evaluator.best], self.state)
             return self._inference.query(function, state, observation, action)
-
-    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.default_device(self._device) if self._device else contextlib.nullcontext()

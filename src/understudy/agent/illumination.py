@@ -1,6 +1,5 @@
 """Quality-diversity: `us.PGAME` and `us.MAPElites`."""
 
-import contextlib
 import math
 import secrets
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ import numpy as np
 
 from understudy.agent.agent import Agent
 from understudy.agent.agents import TD3 as TD3Agent
-from understudy.agent.loading import choose_cluster, refuse_missing, refuse_other_spec
 from understudy.agent.manifest import Manifest, describe_setup, read
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
@@ -24,7 +22,7 @@ from understudy.distributed.episode_runner import RemoteEpisodeRunner, check_clu
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.make import EnvSource, resolve
+from understudy.envs.make import resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
 from understudy.qd.illuminators import (
@@ -42,9 +40,8 @@ from understudy.runs.config import QDRunConfig
 from understudy.runs.run import Callback, Run, check_callbacks
 from understudy.runs.run_directory import CURVE
 from understudy.state_dict import state_dict
-from understudy.training.compilation import set_up_compilation
-from understudy.training.devices import find_device
-from understudy.training.episode_runner import EpisodeRunner, HostEpisodeRunner
+from understudy.training.devices import set_up_device
+from understudy.training.episode_runner import HostEpisodeRunner
 from understudy.training.factory import Source, check_workers
 from understudy.training.initialization import init_learner
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
@@ -80,8 +77,7 @@ class Illumination:
         `us.Descriptor`. Without a config, the preset for the environment is used. The collectors of
         a `cluster` play the episodes."""
         seed = whole_number("seed", seed, 0)
-        set_up_compilation()
-        self._device = find_device(device)
+        self._on_device = set_up_device(device)
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self._source: Source = resolve(env)
         check_workers(env_workers, self._source)
@@ -101,10 +97,8 @@ class Illumination:
         if len(self._source.spec.observation.shape) != 1 or self._source.spec.observation.in_bytes:
             raise EnvironmentError(f"{self.name} needs observations that are vectors of floats")
         known = self._source.descriptors
-        self.descriptor = find_descriptor(known, descriptor, self.env_name)
-        self._descriptor_name = next(
-            (name for name, one in known.items() if one is self.descriptor), None
-        )
+        found = self.descriptor = find_descriptor(known, descriptor, self.env_name)
+        self._descriptor_name = next((name for name in known if known[name] is found), None)
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
         if config.grid is not None:
             self._plan.cells()  # refuses a grid that does not fit the descriptor
@@ -137,12 +131,9 @@ class Illumination:
             )
         config, size = run or QDRunConfig(), self.config.generation_size
         with self._on_device():
+            illuminator, episodes = self.illuminator, config.reevaluation_episodes
             trainable = TrainableRepertoire(
-                self.illuminator,
-                self._position,
-                config.reevaluation_episodes,
-                self.capture,
-                self.draw,
+                illuminator, self._position, episodes, self.capture, self.draw
             )
             stop = self.evaluations + math.ceil(evaluations / size) * size
             title = f"{self.name} on {self.env_name or 'your environment'}"
@@ -206,10 +197,9 @@ class Illumination:
         `us.Cluster()` uses this process alone. An environment "module:Id" is made only if that
         module is imported already, or with `trust_environment`."""
         manifest = read(path, cls.method)
-        about, place = manifest.about, manifest.stored.place
-        given = {"env": env, "descriptor": descriptor}
+        about, given = manifest.about, {"env": env, "descriptor": descriptor}
         missing = [name for name, own in given.items() if own is None and about[name] is None]
-        refuse_missing(place, missing, "load")
+        manifest.refuse_missing(missing, "load")
         if env is None and not trust_environment:
             refuse_foreign_module(about["env"])
         found = cls(
@@ -219,7 +209,7 @@ class Illumination:
             seed=about["seed"],
             env_workers=about["env_workers"],
             guard=manifest.guard,
-            cluster=choose_cluster(place, manifest.cluster, cluster),
+            cluster=manifest.choose_cluster(cluster),
             device=device,
         )
         found._restore(manifest)
@@ -227,7 +217,7 @@ class Illumination:
 
     def _restore(self, manifest: Manifest) -> None:
         about, stored = manifest.about, manifest.stored
-        refuse_other_spec(stored.place, "made", manifest.spec, self._source.spec)
+        manifest.refuse_other_spec("made", self._source.spec)
         over = about["described_by"].get("over")
         if self.descriptor.over != over:
             raise CheckpointError(
@@ -261,17 +251,16 @@ class Illumination:
     def illuminator(self) -> Illuminator:
         """The object that evaluates generations, which is made when it is first asked for."""
         if self._illuminator is None:
-            if isinstance(self._source, NativeEnv):
-                self._illuminator = NativeIlluminator(self._plan, self._source)
+            source, plan = self._source, self._plan.episode_plan
+            if isinstance(source, NativeEnv):
+                self._illuminator = NativeIlluminator(self._plan, source)
+            elif self.cluster is not None and self.cluster.collectors:
+                runner = RemoteEpisodeRunner(self.cluster, plan, source, self.guard)
+                self._illuminator = HostIlluminator(self._plan, runner)
             else:
-                self._illuminator = HostIlluminator(self._plan, self._make_runner(self._source))
+                runner = HostEpisodeRunner(plan, source, self.env_workers, self.guard)
+                self._illuminator = HostIlluminator(self._plan, runner)
         return self._illuminator
-
-    def _make_runner(self, source: EnvSource) -> EpisodeRunner:
-        plan = self._plan.episode_plan
-        if self.cluster is not None and self.cluster.collectors:
-            return RemoteEpisodeRunner(self.cluster, plan, source, self.guard)
-        return HostEpisodeRunner(plan, source, self.env_workers, self.guard)
 
     def capture(self, experience: bool) -> tuple[Any, Any]:
         """Return the groups of arrays and the manifest of a checkpoint, on the host."""
@@ -280,15 +269,10 @@ class Illumination:
 
     def _metadata(self) -> dict[str, Any]:
         """The manifest's description, from which `load` builds this object."""
-        described = self.descriptor
+        one = self.descriptor
         return describe_setup(self, self.method, self._plan.spec) | {
             "descriptor": self._descriptor_name,
-            "described_by": {
-                "low": described.low,
-                "high": described.high,
-                "over": described.over,
-                "names": described.axis_names,
-            },
+            "described_by": dict(low=one.low, high=one.high, over=one.over, names=one.axis_names),
         }
 
     def draw(self, directory: Path, title: str) -> None:
@@ -321,9 +305,6 @@ class Illumination:
         td3, spec = self._plan.td3, self._plan.spec
         initial = partial(init_learner, td3, spec, 1)
         return jax.vmap(initial)(seed_keys(self.seed, 1, INITIALIZATION))
-
-    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.default_device(self._device) if self._device else contextlib.nullcontext()
 
 
 @final

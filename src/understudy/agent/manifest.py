@@ -1,27 +1,32 @@
 """The manifest of a checkpoint, which is checked as a whole before anything is made from it.
 
 Anybody can compute the checksum of a manifest, so it may hold anything. A manifest that this
-library would not write is a CheckpointError, and the checkpoint before it is tried.
+library would not write is a CheckpointError, and the checkpoint before it is tried. Some inputs
+cannot be stored in a file, or a file must not decide them: the caller of `load` gives those.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, final
 
 from understudy import __version__
 from understudy.algorithms import available
+from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import shown_name
 from understudy.distributed.config import Cluster
 from understudy.envs.fault_guard import Guard
-from understudy.ops.schedules import Curve, from_description
+from understudy.envs.make import resolve, without_environment
+from understudy.envs.names import refuse_foreign_module
+from understudy.networks import Networks
+from understudy.ops.schedules import Curve, Schedule, from_description
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
 from understudy.runs import checkpoint, schema
 from understudy.runs.schema import Kind, optional, table, text, whole
 from understudy.training.snapshot import Position
-from understudy.types import CheckpointError, Spec
+from understudy.types import CheckpointError, EnvironmentError, Spec
 
 LARGEST = 2**53  # of a count
 MOST_NUMBERS = 2**28  # of one observation or action
@@ -59,17 +64,86 @@ AGENT = COMMON | {
 QD = COMMON | {"descriptor": optional(text), "described_by": table, "cells": table}
 
 
-class Manifest(NamedTuple):
+@final
+@dataclasses.dataclass(frozen=True)
+class Manifest:
     """The inputs from which an agent, or a quality-diversity run, is restored."""
 
     stored: checkpoint.Stored
-    about: dict[str, Any]
     config: Any
     spec: Spec
     guard: Guard
     cluster: Cluster | None
     position: Any
     schedules: dict[str, Curve | None]  # None for a user's own function
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return self.stored.manifest
+
+    def check_inputs(
+        self,
+        networks: Networks | None,
+        loss_addons: tuple[LossAddon, ...],
+        schedules: Mapping[str, Schedule],
+    ) -> None:
+        """Refuse an agent that needs inputs which were not given; name all of them."""
+        missing, stored_addons = [], self.about["loss_addons"]
+        if networks is None and self.about["own_networks"]:
+            missing.append("networks")
+        if [addon_name(addon) for addon in loss_addons] != stored_addons:
+            missing.append(f"loss_addons ({', '.join(stored_addons) or 'none'})")
+        not_stored = {name for name, curve in self.schedules.items() if curve is None}
+        if absent := sorted(not_stored - schedules.keys()):
+            missing.append(f"schedules ({', '.join(absent)})")
+        self.refuse_missing(missing, "us.load")
+
+    def refuse_missing(self, missing: list[str], function: str) -> None:
+        """Refuse a checkpoint if inputs of `function` are missing."""
+        if missing:
+            raise CheckpointError(
+                f"{self.stored.place} needs what cannot be stored in it: give {function}(…) its "
+                f"{', '.join(missing)}"
+            )
+
+    def refuse_other_spec(self, done: str, found: Spec) -> None:
+        """Refuse an environment that differs from the one of the checkpoint."""
+        if found != self.spec:
+            raise CheckpointError(
+                f"{self.stored.place} was {done} on another environment: it expects {self.spec}, "
+                f"this one has {found}"
+            )
+
+    def choose_cluster(self, given: Cluster | None) -> Cluster | None:
+        """Return the given cluster, or else the stored one. A file must not decide which address
+        this process connects to."""
+        if given is None and self.cluster is not None and self.cluster.address is not None:
+            raise CheckpointError(
+                f"{self.stored.place} ran on the Ray at {self.cluster.address!r}, which a file "
+                "alone must not decide: give cluster=us.Cluster(…, address=…) to go on there "
+                "(--address), or us.Cluster() to use it here"
+            )
+        return self.cluster if given is None else given
+
+    def choose_environment(self, given: Any, trusted: bool) -> Any:
+        """Return the given environment, or else the stored one; one that cannot be made is replaced
+        by a source that explains it when the agent needs an environment."""
+        if given is not None:
+            return given
+        name = self.about["env"]
+        if name is None:
+            return without_environment(self.spec, "give us.load(…) its env (--env module:Class)")
+        if not trusted:
+            refuse_foreign_module(name)
+        try:
+            return resolve(name, self.about["num_envs"])
+        except EnvironmentError as error:
+            return without_environment(self.spec, str(error))
+
+
+def addon_name(addon: LossAddon) -> str:
+    """The name under which a checkpoint lists a loss addon."""
+    return getattr(addon, "__name__", type(addon).__name__)
 
 
 def describe_setup(owner: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
@@ -147,7 +221,6 @@ def _parse(stored: checkpoint.Stored, explores: bool, config_class: Any) -> Mani
     curves = about.get("schedules", {})
     return Manifest(
         stored=stored,
-        about=about,
         config=config_class(**about["config"]),
         spec=spec,
         guard=Guard(**about["guard"]),

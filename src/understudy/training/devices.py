@@ -3,12 +3,16 @@
 import re
 import socket
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
 
 from understudy.algorithms.base import Needs
 from understudy.algorithms.on_policy import RolloutNeeds
+from understudy.training.compilation import set_up_compilation
 from understudy.types import ConfigError
 
 SECONDS_TO_JOIN = 30
@@ -23,6 +27,13 @@ def find_device(name: str | None) -> Any:
     except RuntimeError as error:
         have = ", ".join(sorted({device.platform for device in jax.devices()}))
         raise ConfigError(f"there is no device '{name}' here; there is: {have}") from error
+
+
+def set_up_device(name: str | None) -> Callable[[], AbstractContextManager[Any]]:
+    """Set up compilation. Return a function that makes contexts in which that device computes."""
+    set_up_compilation()
+    device = find_device(name)
+    return partial(jax.default_device, device) if device else nullcontext
 
 
 def join_hosts(coordinator: str, processes: int, index: int) -> None:
