@@ -38,15 +38,12 @@ def state_dict(tree: Tree) -> StateDict:
 def load_state_dict(template: Tree, arrays: StateDict) -> Tree:
     """Make a tree like `template` of stored arrays. Names, shapes and dtypes must all agree."""
     leaves, structure = _flatten(template)
-    expected = {name: jax.eval_shape(_key_data, leaf) for name, leaf in leaves}
-    differences = [f"{name} is missing" for name in expected if name not in arrays]
-    differences += [f"{name} is unknown" for name in arrays if name not in expected]
-    for name in expected.keys() & arrays.keys():
-        want, got = expected[name], arrays[name]
-        if (tuple(want.shape), want.dtype) != (got.shape, got.dtype):
-            differences.append(
-                f"{name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
-            )
+    want = {name: _form(jax.eval_shape(_key_data, leaf)) for name, leaf in leaves}
+    got = {name: _form(array) for name, array in arrays.items()}
+    differences = [f"{name} is missing" for name in want.keys() - got.keys()]
+    differences += [f"{name} is unknown" for name in got.keys() - want.keys()]
+    wrong = [name for name in want.keys() & got.keys() if got[name] != want[name]]
+    differences += [f"{name} is {got[name]}, not {want[name]}" for name in wrong]
     if differences:
         shown = "; ".join(sorted(differences)[:5])
         more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
@@ -99,6 +96,10 @@ def _flatten(tree: Tree) -> tuple[list[tuple[str, Any]], Any]:
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     name = jax.tree_util.keystr
     return [(name(path, simple=True, separator="."), leaf) for path, leaf in leaves], structure
+
+
+def _form(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _is_key(leaf: Any) -> bool:

@@ -164,11 +164,11 @@ def test_the_bar_says_that_it_compiles_and_then_follows_the_steps():
     steps, screen = [0], io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, force_interactive=True)
     with Progress(100, "SAC", console=console, now=lambda: steps[0]) as bar:
-        bar.refresh()
+        bar.update({})
         assert "compiling …" in screen.getvalue() and "0/100" in screen.getvalue()
         steps[0] = 42
         screen.truncate(0)
-        bar.refresh()
+        bar.update({})
         assert "42/100" in screen.getvalue() and "compiling" not in screen.getvalue()
 
 

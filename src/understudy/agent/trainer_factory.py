@@ -62,7 +62,13 @@ class TrainerFactory:
                 "this checkpoint holds what was learned, but not the experience to go on from: "
                 "load a run's directory, or let us.load(…, refill=True) collect anew"
             )
-        trainer = self._make()
+        if self.cluster is not None and self.cluster.remote:
+            from understudy.distributed.loop import ClusterTrainer
+
+            assert isinstance(self.source, EnvSource)
+            trainer = ClusterTrainer(self.setup, self.source, self.guard, self.cluster)
+        else:
+            trainer = make_trainer(self.setup, self.source, self.env_workers, self.guard)
         try:
             if loaded is not None:
                 trainer.restore(loaded.snapshot)
@@ -70,14 +76,6 @@ class TrainerFactory:
             trainer.close()
             raise
         return trainer
-
-    def _make(self) -> Trainer:
-        if self.cluster is not None and self.cluster.remote:
-            from understudy.distributed.loop import ClusterTrainer
-
-            assert isinstance(self.source, EnvSource)
-            return ClusterTrainer(self.setup, self.source, self.guard, self.cluster)
-        return make_trainer(self.setup, self.source, self.env_workers, self.guard)
 
     @property
     def _learner_setup(self) -> TrainingSetup:

@@ -13,13 +13,12 @@ def check_weights(given: dict[str, Any], present: dict[str, Any]) -> None:
     if not isinstance(given, dict) or given.keys() != present.keys():
         raise ConfigError(f"weights must be a dict of {', '.join(present)}")
     for name in present:
-        if jax.tree.structure(given[name]) != jax.tree.structure(present[name]):
+        leaves, structure = jax.tree.flatten(present[name])
+        if jax.tree.structure(given[name]) != structure:
             raise ConfigError(f"weights of {name}: not the structure of this network")
-        pairs = zip(jax.tree.leaves(given[name]), jax.tree.leaves(present[name]), strict=True)
-        for new, old in pairs:
-            if np.shape(new) != np.shape(old):
-                raise ConfigError(
-                    f"weights of {name}: shape {np.shape(new)} where {np.shape(old)} is needed"
-                )
+        for new, old in zip(jax.tree.leaves(given[name]), leaves, strict=True):
+            shape, wanted = np.shape(new), np.shape(old)
+            if shape != wanted:
+                raise ConfigError(f"weights of {name}: shape {shape} where {wanted} is needed")
             if not np.all(np.isfinite(new)):
                 raise ConfigError(f"weights of {name} are not all finite")

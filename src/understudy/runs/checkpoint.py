@@ -21,7 +21,7 @@ from safetensors import safe_open
 from understudy.errors import CheckpointError
 from understudy.reading import read_bytes
 from understudy.runs import files
-from understudy.runs.files import fresh_directory, remove, sync_directory
+from understudy.runs.files import fresh_directory, remove, sync_directory, write_synced
 from understudy.runs.schema import problems, table, text, whole
 
 FORMAT = 4  # 3: other names of encoders; 2: the first edition
@@ -61,7 +61,7 @@ def write(place: Path | str, groups: Mapping[str, Arrays], manifest: Mapping[str
         listed = {file: _write_arrays(fresh / file, arrays) for file, arrays in named.items()}
         signed = {"format": FORMAT, **manifest, "files": listed}
         signed["sha256"] = checksum(signed)
-        _write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
+        write_synced(fresh / MANIFEST, [json.dumps(signed, indent=2).encode()])
         sync_directory(fresh)
         _move_into_place(fresh, place)
     except BaseException:
@@ -169,8 +169,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
         blocks.append(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    hash_, size = _write_synced(path, [len(text).to_bytes(8, "little"), text, *blocks])
-    return {"bytes": size, "sha256": hash_}
+    return write_synced(path, [len(text).to_bytes(8, "little"), text, *blocks])
 
 
 def read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -228,7 +227,8 @@ def _read_manifest(place: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it is nested too deeply") from error
     if signed != manifest.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
-    listed, entry = manifest.get("files"), {"bytes": whole(0, 2**53), "sha256": text}
+    listed: Any = manifest.get("files")
+    entry = {"bytes": whole(0, 2**53), "sha256": text}
     known = isinstance(listed, dict) and listed.keys() <= FILES
     if not known or not all(table(one) and not problems(one, entry) for one in listed.values()):
         raise CheckpointError(f"{path} is damaged: it does not say which files belong to it")
@@ -243,18 +243,6 @@ def checksum(manifest: Mapping[str, Any]) -> str:
 
 def _previous(place: Path) -> Path:
     return place.with_name(f".{place.name}.previous")
-
-
-def _write_synced(path: Path, blocks: list[Any]) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        for block in blocks:
-            file.write(block)
-            digest.update(block)
-            size += len(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest(), size
 
 
 def _move_into_place(fresh: Path, place: Path) -> None:

@@ -106,7 +106,7 @@ def flatten(row: Mapping[str, Any]) -> dict[str, str]:
     and `eval/mean_reward/seed1`."""
     flat = {}
     for name, value in row.items():
-        if isinstance(value, str) or value is None or np.ndim(value) == 0:
+        if np.ndim(value) == 0:
             flat[name] = _text(value)
         else:
             stem = name.removesuffix("_per_seed")
@@ -115,12 +115,8 @@ def flatten(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
     # The shortest text that reads back as the same number, at the precision the value has.
-    return str(np.asarray(value)[()])
+    return "" if value is None else str(np.asarray(value)[()])
 
 
 def _parse(text: str) -> list[list[str]]:

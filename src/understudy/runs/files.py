@@ -5,13 +5,14 @@ A file has a hidden random name until it is complete. This module does not impor
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from understudy.errors import CheckpointError, ConfigError
 
@@ -27,16 +28,26 @@ def write_whole(path: str | Path, data: bytes | str) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = hidden(place)
     try:
-        with fresh.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(fresh, [data])
         os.replace(fresh, place)
         sync_directory(place.parent)
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
     return place
+
+
+def write_synced(path: Path, blocks: list[Any]) -> dict[str, Any]:
+    """Write blocks of bytes to a new file and sync it. Return its size and checksum."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for block in blocks:
+            file.write(block)
+            digest.update(block)
+            size += len(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def fresh_directory(place: Path) -> Path:

@@ -149,9 +149,10 @@ class MLflow:
 
     def __enter__(self) -> "MLflow":
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
-        self._run_id = read_ids(self._run_dir).get("mlflow")
-        if self._run_id:
-            self._client.update_run(self._run_id, status="RUNNING")
+        known = read_ids(self._run_dir).get("mlflow")
+        if known:
+            self._run_id = known
+            self._client.update_run(known, status="RUNNING")
         else:
             self._begin()
             add_id(self._run_dir, "mlflow", self._run_id)

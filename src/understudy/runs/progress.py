@@ -30,13 +30,11 @@ def compact(value: float) -> str:
 
 def seed_spread(values: Any) -> str:
     """Format the worst and the best seed, "-312.0 … -120.5 (of 4)"; empty for a single seed."""
-    if values is None or np.size(values) < 2:
+    seeds = np.asarray([] if values is None else values, dtype=np.float64)
+    known = seeds[np.isfinite(seeds)]
+    if seeds.size < 2 or known.size == 0:
         return ""
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
-    if known.size == 0:
-        return ""
-    return f"{compact(float(known.min()))} … {compact(float(known.max()))} (of {np.size(values)})"
+    return f"{compact(float(known.min()))} … {compact(float(known.max()))} (of {seeds.size})"
 
 
 # Name in the log -> label and format; in the order in which they are shown.
@@ -112,12 +110,8 @@ class Progress:
                 self._live.stop()
 
     def update(self, row: LogRow) -> None:
-        """Show a row of the log."""
+        """Show a row of the log: draw the bar, or print a line."""
         self._row.update(row)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Draw the bar, or print a line."""
         with contextlib.suppress(OSError, SystemExit):
             if self._live is None:
                 self._print(self._plain_line())

@@ -92,8 +92,7 @@ class RunDirectory:
     def newest(self) -> Path | None:
         """The newest complete checkpoint."""
         self._writer.wait()
-        places = checkpoint.numbered(self.path)
-        return places[-1] if places else None
+        return max(checkpoint.numbered(self.path), default=None)
 
     def _save(self, place: Path, world: bool) -> None:
         groups, manifest = self.trainable.capture(world)
