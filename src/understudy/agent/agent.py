@@ -1,5 +1,6 @@
 """An agent: an algorithm, its environments and all that it has learned."""
 
+import copy
 import dataclasses
 import secrets
 from functools import partial
@@ -81,20 +82,26 @@ class Agent:
         self._source = with_frame_stack(self._source, config.frame_stack)
         self.spec = adapt_spec(self.algorithm, self._source.spec)
         self.algorithm.check(self.spec)
-        self.config, self.seed, self.num_seeds = config, seed, num_seeds
+        self.config = config
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self.num_envs = num_envs or getattr(self._source, "num_envs", self.algorithm_class.num_envs)
-        devices = 1 if cluster is None else cluster.devices
+        self._inference = Inference(self.algorithm, self.spec)
+        self._begin(seed, num_seeds)
+
+    def _begin(self, seed: int, num_seeds: int) -> None:
+        """Begin without anything learned, with these seeds."""
+        cluster, source = self.cluster or Cluster(), self._source
+        devices = cluster.devices
         setup = TrainingSetup(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
-        self._factory = TrainerFactory(setup, self._source, env_workers, guard, cluster)
+        self._factory = TrainerFactory(setup, source, self.env_workers, self.guard, cluster)
         with self._on_device():
             self._factory.check()
+        self.seed, self.num_seeds = seed, num_seeds
         self._trainer: Trainer | None = None
         self._loaded: LoadedLearner | None = None  # until training needs it
-        self.evaluator = AgentEvaluator(setup, self._source, guard, self.env_name)
+        self.evaluator = AgentEvaluator(setup, source, self.guard, self.env_name)
         self._schedules = Schedules()
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
-        self._inference = Inference(self.algorithm, self.spec)
         self._draws = 0
 
     def train(
@@ -249,19 +256,8 @@ class Agent:
         if not -self.num_seeds <= index < self.num_seeds:
             raise IndexError(f"there are {self.num_seeds} seeds, got index {index}")
         index %= self.num_seeds
-        single = type(self)(
-            self.env_name or self._source,
-            self.config,
-            seed=self.seed + index,
-            num_envs=self.num_envs,
-            networks=self.algorithm.networks,
-            loss_addons=self.algorithm.loss_addons,
-            env_workers=self.env_workers,
-            guard=self.guard,
-            cluster=self.cluster,
-        )
-        single.preset, single._class_name = self.preset, self._class_name
-        single._on_device = self._on_device
+        single = copy.copy(self)
+        single._begin(self.seed + index, num_seeds=1)
         learner = state_dict(take_seed(self._learner(), index))
         position = dataclasses.replace(self._position())  # a copy: ours moves on
         single.load_snapshot(Snapshot(position, learner, None), refill=True)

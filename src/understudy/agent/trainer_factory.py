@@ -29,30 +29,31 @@ class LoadedLearner:
 @final
 @dataclass(frozen=True)
 class TrainerFactory:
-    """Makes trainers from a setup, a source of environments and an optional cluster."""
+    """Makes trainers from a setup, a source of environments and a cluster, which may be empty. The
+    learner's own setup counts the environments of all collectors."""
 
     setup: TrainingSetup
     source: Source
     env_workers: int
     guard: Guard
-    cluster: Cluster | None
+    cluster: Cluster
 
     def check(self) -> None:
         """Refuse inputs that contradict one another, before anything starts."""
         check_workers(self.env_workers, self.source)
-        find_sharding(self._learner_setup)
-        remote = self.cluster is not None and self.cluster.remote
-        if remote and isinstance(self.source, NativeEnv):
+        find_sharding(widened(self.setup, self.cluster))
+        if self.cluster.remote and isinstance(self.source, NativeEnv):
             raise ConfigError(
                 "collectors and gradient workers are for Gymnasium environments: native ones are "
                 "stepped on the device, of which there may be several (Cluster(devices=…))"
             )
-        if remote and self.env_workers:
+        if self.cluster.remote and self.env_workers:
             raise ConfigError("env_workers belong to one process: collectors are processes already")
 
     def load(self, snapshot: Snapshot, refill: bool) -> LoadedLearner:
         """Check that a snapshot fits, without making a trainer."""
-        learner = load_state_dict(learner_shapes(self._learner_setup), snapshot.learner)
+        shapes = learner_shapes(widened(self.setup, self.cluster))
+        learner = load_state_dict(shapes, snapshot.learner)
         return LoadedLearner(snapshot, learner, refill)
 
     def make(self, loaded: LoadedLearner | None) -> Trainer:
@@ -62,7 +63,7 @@ class TrainerFactory:
                 "this checkpoint holds what was learned, but not the experience to go on from: "
                 "load a run's directory, or let us.load(…, refill=True) collect anew"
             )
-        if self.cluster is not None and self.cluster.remote:
+        if self.cluster.remote:
             from understudy.distributed.loop import ClusterTrainer
 
             assert isinstance(self.source, EnvSource)
@@ -76,8 +77,3 @@ class TrainerFactory:
             trainer.close()
             raise
         return trainer
-
-    @property
-    def _learner_setup(self) -> TrainingSetup:
-        """The learner's setup, which counts the environments of all collectors."""
-        return self.setup if self.cluster is None else widened(self.setup, self.cluster)

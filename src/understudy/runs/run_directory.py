@@ -41,7 +41,6 @@ class RunDirectory:
         self._title, self._keep = title, keep
         self._log_fails = False
         self._logged = False  # since the last checkpoint
-        self.saved_at = time.monotonic()  # the last checkpoint
 
     def __enter__(self) -> "RunDirectory":
         with ExitStack() as stack:
@@ -61,7 +60,7 @@ class RunDirectory:
             self._best = max([float("-inf"), *scores[np.isfinite(scores)].tolist()])
             self._writer = BackgroundWriter()
             stack.callback(self._writer.close)
-            self.saved_at = time.monotonic()
+            self.saved_at = time.monotonic()  # the last checkpoint
             self._stack = stack.pop_all()
         return self
 
