@@ -40,27 +40,27 @@ class CsvLog:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         refuse_link(self.path)
-        self._columns = self._continue_existing() if self.path.exists() else []
+        self._columns: list[str] = []
+        if self.path.exists():
+            self._continue_existing()
         self._file = open_for_appending(self.path)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row. Columns that it lacks stay empty; `x_per_seed` lists become columns."""
         cells = flatten(row)
-        unknown = [name for name in cells if name not in self._columns]
-        if unknown:
-            self._add_columns(unknown)
-        self._file.write(_line([cells.get(name, "") for name in self._columns]))
+        columns = list(dict.fromkeys([*self._columns, *cells]))
+        if columns != self._columns:
+            # If the disk is full this raises, and the log still has the old file with its columns.
+            self._rewrite(columns, self._rows())
+        self._file.write(_format(columns, [cells]))
         self._file.flush()
 
     def rewind(self, count: int | float, column: str = STEPS) -> None:
         """Drop the rows whose value of `column` is above `count`: a resumed run logs them again."""
         rows = self._rows()
-        if not rows or column not in rows[0]:
-            return
-        place = rows[0].index(column)
-        earlier = [row for row in rows[1:] if not row[place] or float(row[place]) <= count]
-        if len(earlier) < len(rows) - 1:
-            self._rewrite([rows[0], *earlier])
+        earlier = [row for row in rows if not row.get(column) or float(row[column]) <= count]
+        if len(earlier) < len(rows):
+            self._rewrite(self._columns, earlier)
 
     def close(self) -> None:
         self._file.close()
@@ -71,34 +71,29 @@ class CsvLog:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _continue_existing(self) -> list[str]:
+    def _continue_existing(self) -> None:
         text = self.path.read_text(encoding="utf-8")
         whole = _without_torn_row(text)
         if whole != text:
             write_whole(self.path, whole)
-        return next(iter(_parse(whole)), [])
+        self._columns = list(_parse(whole).fieldnames or ())
 
-    def _add_columns(self, names: list[str]) -> None:
-        columns = [*self._columns, *names]
-        body = [row + [""] * (len(columns) - len(row)) for row in self._rows()[1:]]
-        # If the disk is full this raises, and the log still holds the old file with its columns.
-        self._rewrite([columns, *body])
+    def _rows(self) -> list[dict[str, str]]:
+        return list(_parse(self.path.read_text(encoding="utf-8")))
+
+    def _rewrite(self, columns: list[str], rows: list[dict[str, str]]) -> None:
+        header = {name: name for name in columns}
+        write_whole(self.path, _format(columns, [header, *rows]))
         self._columns = columns
-
-    def _rows(self) -> list[list[str]]:
-        return _parse(self.path.read_text(encoding="utf-8"))
-
-    def _rewrite(self, rows: list[list[str]]) -> None:
-        write_whole(self.path, "".join(map(_line, rows)))
         self._file.close()
         self._file = open_for_appending(self.path)
 
 
 def read_csv(path: Path | str) -> dict[str, np.ndarray]:
     """Read all columns by name: float64 with NaN for empty cells, or text if one is no number."""
-    rows = _parse(_without_torn_row(Path(path).read_text(encoding="utf-8")))
-    names, body = (rows[0], rows[1:]) if rows else ([], [])
-    return {name: _column([row[i] for row in body]) for i, name in enumerate(names)}
+    reader = _parse(_without_torn_row(Path(path).read_text(encoding="utf-8")))
+    rows = list(reader)
+    return {name: _column([row[name] for row in rows]) for name in reader.fieldnames or ()}
 
 
 def flatten(row: Mapping[str, Any]) -> dict[str, str]:
@@ -119,13 +114,14 @@ def _text(value: Any) -> str:
     return "" if value is None else str(np.asarray(value)[()])
 
 
-def _parse(text: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(text, newline="")))
+def _parse(text: str) -> csv.DictReader:
+    return csv.DictReader(io.StringIO(text, newline=""))
 
 
-def _line(cells: list[str]) -> str:
+def _format(columns: list[str], rows: list[dict[str, str]]) -> str:
+    """Return lines of cells in the order of the columns; cells of no column are left out."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    csv.DictWriter(buffer, columns, "", "ignore", lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 
