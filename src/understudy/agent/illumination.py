@@ -102,7 +102,6 @@ class Illumination:
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
         if config.grid is not None:
             self._plan.cells()  # refuses a grid that does not fit the descriptor
-        self._illuminator: Illuminator | None = None
         self._position = Position()
         self._resumable = True  # False if a checkpoint lacks the experience
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
@@ -178,8 +177,8 @@ class Illumination:
 
     def close(self) -> None:
         """Release environments and their processes."""
-        if self._illuminator is not None:
-            self._illuminator.close()
+        if "illuminator" in vars(self):
+            self.illuminator.close()
 
     @classmethod
     def load(
@@ -247,20 +246,17 @@ class Illumination:
             raise ConfigError(f"these cells are not among the {len(known)} filled ones: {wanted}")
         return wanted
 
-    @property
+    @cached_property
     def illuminator(self) -> Illuminator:
         """The object that evaluates generations, which is made when it is first asked for."""
-        if self._illuminator is None:
-            source, plan = self._source, self._plan.episode_plan
-            if isinstance(source, NativeEnv):
-                self._illuminator = NativeIlluminator(self._plan, source)
-            elif self.cluster is not None and self.cluster.collectors:
-                runner = RemoteEpisodeRunner(self.cluster, plan, source, self.guard)
-                self._illuminator = HostIlluminator(self._plan, runner)
-            else:
-                runner = HostEpisodeRunner(plan, source, self.env_workers, self.guard)
-                self._illuminator = HostIlluminator(self._plan, runner)
-        return self._illuminator
+        source, plan = self._source, self._plan.episode_plan
+        if isinstance(source, NativeEnv):
+            return NativeIlluminator(self._plan, source)
+        if self.cluster is not None and self.cluster.collectors:
+            runner = RemoteEpisodeRunner(self.cluster, plan, source, self.guard)
+        else:
+            runner = HostEpisodeRunner(plan, source, self.env_workers, self.guard)
+        return HostIlluminator(self._plan, runner)
 
     def capture(self, experience: bool) -> tuple[Any, Any]:
         """Return the groups of arrays and the manifest of a checkpoint, on the host."""

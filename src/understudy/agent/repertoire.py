@@ -1,6 +1,7 @@
 """A repertoire of agents, by their behavior."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -16,19 +17,14 @@ from understudy.types import ConfigError
 
 
 @final
+@dataclass(frozen=True, eq=False, repr=False)
 class Repertoire:
     """Policies by their behavior: each cell holds the best one found there."""
 
-    def __init__(
-        self,
-        cells: Cells,
-        descriptor: Descriptor,
-        offset: float,
-        make_agent: Callable[[Any], Agent],
-    ):
-        """`make_agent` makes an agent of a policy; `offset` is that of the QD-score."""
-        self.cells, self.descriptor, self.offset = cells, descriptor, offset
-        self._make_agent = make_agent
+    cells: Cells
+    descriptor: Descriptor
+    offset: float  # of the QD-score
+    make_agent: Callable[[Any], Agent]  # of a policy
 
     def __len__(self) -> int:
         """The number of filled cells."""
@@ -86,7 +82,7 @@ class Repertoire:
         """Return the agent in a filled cell, by the number of the cell."""
         if not 0 <= cell < self.cells.cells.count or not bool(self.cells.filled[cell]):
             raise ConfigError(f"cell {cell} is not among the {len(self)} filled ones")
-        return self._make_agent(policies_in(self.cells, cell))
+        return self.make_agent(policies_in(self.cells, cell))
 
     def draw(self, path: str | Path, title: str = "") -> Path:
         """Draw the map as a picture."""
