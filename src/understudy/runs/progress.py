@@ -62,17 +62,16 @@ class Progress:
         self,
         total: int,
         title: str = "training",
-        first: int = 0,
         console: Console | None = None,
         unit: str = "steps",
-        now: Callable[[], int] | None = None,
+        now: Callable[[], int] = lambda: 0,
     ):
-        """`total` and `first` are the counts at the end and at the beginning, in that `unit`; `now`
-        returns the present count, between two rows."""
-        self._total, self._title, self._first, self._now = total, title, first, now
+        """`total` is the count at the end, in that `unit`; `now` returns the present count, between
+        two rows."""
+        self._total, self._title, self._first, self._now = total, title, now(), now
         self._count, self._rate = UNITS[unit]
         self._console = Console(stderr=True) if console is None else console
-        self._row: LogRow = {self._count: first}
+        self._row: LogRow = {self._count: self._first}
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar = RichProgress(
@@ -87,13 +86,9 @@ class Progress:
                 # The first steps are random and fast: forget their speed soon.
                 speed_estimate_period=20.0,
             )
-            self._task = self._bar.add_task(
-                title, total=total, completed=first, steps=self._steps()
-            )
+            self._task = self._bar.add_task(title, total=total, completed=self._first, steps="")
             # It is drawn four times a second, with or without a new row.
-            self._live = Live(
-                console=self._console, refresh_per_second=4, get_renderable=self._render
-            )
+            self._live = Live(console=self._console, get_renderable=self._render)
 
     def __enter__(self) -> "Progress":
         # Rich ends the program if its output is a pipe that the reader has closed.
@@ -150,8 +145,7 @@ class Progress:
         return shown
 
     def _done(self) -> int:
-        logged = int(self._row[self._count])
-        return logged if self._now is None else max(logged, self._now())
+        return max(int(self._row[self._count]), self._now())
 
     def _steps(self) -> str:
         return f"{self._done():,}/{self._total:,}"

@@ -73,10 +73,8 @@ class Run:
             for each in open_loggers(logger, path, metadata, self.title):
                 outputs.append(stack.enter_context(each))
             if progress:
-                bar = Progress(
-                    self.stop, self.title, trainable.count,
-                    unit=trainable.unit, now=lambda: trainable.count,
-                )  # fmt: skip
+                unit, now = trainable.unit, lambda: trainable.count
+                bar = Progress(self.stop, self.title, unit=unit, now=now)
                 outputs.append(stack.enter_context(bar).update)
             self._callbacks = [*outputs, *callbacks]
             return self._loop()
