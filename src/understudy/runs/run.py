@@ -159,31 +159,26 @@ class Run:
         """Name the settings to lower if memory does not suffice, and the last good checkpoint.
         Save if a cluster was lost. End quietly if a signal has interrupted something."""
         try:
-            with self._explaining_memory():
-                yield
+            yield
         except Interrupted:
             pass
-        except UnderstudyError as error:
-            if isinstance(error, ClusterError):  # everything that was learned is in this process
-                self._save()
-            newest = self._directory and self._directory.newest()
-            if newest is None:
-                raise
-            error.args = (f"{error}; the last good checkpoint is {newest}",)
-            raise
-
-    @contextlib.contextmanager
-    def _explaining_memory(self) -> Iterator[None]:
-        try:
-            yield
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             sizes = self.trainable.memory_settings().items()
             settings = ", ".join(f"{name} {value:,}" for name, value in sizes)
-            raise UnderstudyError(
-                f"the accelerator is out of memory ({settings}): lower one of them"
-            ) from error
+            problem = f"the accelerator is out of memory ({settings}): lower one of them"
+            raise UnderstudyError(problem + self._name_checkpoint()) from error
+        except UnderstudyError as error:
+            if isinstance(error, ClusterError):  # everything that was learned is in this process
+                self._save()
+            error.args = (f"{error}{self._name_checkpoint()}",)
+            raise
+
+    def _name_checkpoint(self) -> str:
+        """Return the end of a message that names the last good checkpoint; "" if there is none."""
+        newest = self._directory and self._directory.newest()
+        return f"; the last good checkpoint is {newest}" if newest else ""
 
 
 def _crossed(before: int, after: int, interval: int | None) -> bool:
