@@ -11,12 +11,11 @@ import jax
 import numpy as np
 
 from understudy.agent.evaluation import AgentEvaluator
-from understudy.agent.inference import Inference
+from understudy.agent.inference import Inference, check_weights
 from understudy.agent.manifest import addon_name, describe_setup, read
 from understudy.agent.schedules import Schedules
 from understudy.agent.trainer_factory import LoadedLearner, TrainerFactory
 from understudy.agent.training import Summary, TrainableAgent
-from understudy.agent.weights import check_weights
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import whole_number

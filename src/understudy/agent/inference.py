@@ -1,4 +1,5 @@
-"""Call the policy and other functions of an algorithm in the environment's own units."""
+"""Arrays that a user gives to an agent: observations, actions and memories in the environment's own
+units, for functions of the algorithm, and weights."""
 
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from understudy.algorithms.normalization import normalize_observation
 from understudy.envs.spaces import to_normalized, to_real
 from understudy.observation_packing import Packer
 from understudy.training.program_cache import shared
-from understudy.types import EnvironmentError, Spec
+from understudy.types import ConfigError, EnvironmentError, Spec
 
 
 @final
@@ -66,6 +67,22 @@ class Inference:
         if given.shape != wanted:
             raise EnvironmentError(f"a memory here has shape {wanted}, got {given.shape}")
         return given.reshape(rows, self._width)
+
+
+def check_weights(given: dict[str, Any], present: dict[str, Any]) -> None:
+    """Refuse weights that do not have the structure and the shapes of the present ones."""
+    if not isinstance(given, dict) or given.keys() != present.keys():
+        raise ConfigError(f"weights must be a dict of {', '.join(present)}")
+    for name in present:
+        leaves, structure = jax.tree.flatten(present[name])
+        if jax.tree.structure(given[name]) != structure:
+            raise ConfigError(f"weights of {name}: not the structure of this network")
+        for new, old in zip(jax.tree.leaves(given[name]), leaves, strict=True):
+            shape, wanted = np.shape(new), np.shape(old)
+            if shape != wanted:
+                raise ConfigError(f"weights of {name}: shape {shape} where {wanted} is needed")
+            if not np.all(np.isfinite(new)):
+                raise ConfigError(f"weights of {name} are not all finite")
 
 
 @shared
