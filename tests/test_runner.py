@@ -192,7 +192,7 @@ def test_memories_are_those_of_the_networks(name):
     cell = jax.tree.map(lambda leaf: leaf + 0.25, CELLS[name](3, 4, KEY))
     rng = np.random.default_rng(0)
     x, memory = (rng.normal(size=(5, size)).astype("f4") for size in (3, cell.state_size))
-    projected = np.asarray(cell.project(jnp.asarray(x)))
+    projected = np.asarray(cell.input(jnp.asarray(x)))
     arrays = [cell.recurrent, *([cell.candidate_bias] if name == "gru" else [])]
     ours = OPERATIONS[name](memory, projected, *map(np.asarray, arrays))
     assert ours.dtype == np.float32

@@ -9,7 +9,7 @@ import understudy as us
 from tests.algorithms.algorithm_cases import KEY, Case, case, make_batch, mapped
 from understudy.algorithms.aux_losses import add_terms
 from understudy.networks import MLP, CategoricalActor, GaussianActor, Linear
-from understudy.networks.initializers import kaiming
+from understudy.networks.mlp import kaiming
 from understudy.types import ConfigError
 
 

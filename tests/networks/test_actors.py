@@ -23,7 +23,7 @@ from understudy.networks import (
     ensemble,
 )
 from understudy.networks.build import make_actor
-from understudy.networks.initializers import orthogonal
+from understudy.networks.mlp import orthogonal
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, MultiDiscrete, Spec
 

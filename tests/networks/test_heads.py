@@ -18,7 +18,7 @@ from understudy.networks import (
 )
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.heads import LOG_STD_MAX, LOG_STD_MIN
-from understudy.networks.initializers import orthogonal
+from understudy.networks.mlp import orthogonal
 from understudy.types import ArraySpec, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from understudy.networks import MLP, Linear
-from understudy.networks.initializers import INITIALIZERS, kaiming, orthogonal, scaled
-from understudy.networks.mlp import ACTIVATIONS, LayerNorm
+from understudy.networks.mlp import (
+    ACTIVATIONS,
+    INITIALIZERS,
+    LayerNorm,
+    kaiming,
+    orthogonal,
+    scaled,
+)
 
 KEY = jax.random.PRNGKey(0)
 

@@ -91,7 +91,7 @@ def test_all_inputs_can_be_projected_at_once(name):
     memory = start = jnp.zeros((2, cell.state_size))
     for now in x:
         memory = cell(memory, now)
-    at_once, _ = jax.lax.scan(lambda m, p: (cell.step(m, p), None), start, cell.project(x))
+    at_once, _ = jax.lax.scan(lambda m, p: (cell.step(m, p), None), start, cell.input(x))
     np.testing.assert_allclose(at_once, memory, rtol=1e-5, atol=1e-6)
 
 

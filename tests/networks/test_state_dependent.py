@@ -8,7 +8,7 @@ import numpy as np
 
 from understudy.networks import MLP, Linear, Networks, StateDependentActor
 from understudy.networks.build import make_actor
-from understudy.networks.initializers import kaiming
+from understudy.networks.mlp import kaiming
 from understudy.networks.state_dependent import (
     exploration_matrices,
     state_dependent_noise,

@@ -17,7 +17,7 @@ from understudy.networks import (
     evaluate_ensemble,
 )
 from understudy.networks.build import make_critics, make_value
-from understudy.networks.initializers import kaiming
+from understudy.networks.mlp import kaiming
 from understudy.types import ArraySpec, Continuous, Discrete, Spec
 
 KEY = jax.random.PRNGKey(0)

@@ -14,8 +14,7 @@ from understudy.networks.encoders import (
 )
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
-from understudy.networks.initializers import INITIALIZERS, scaled
-from understudy.networks.mlp import MLP, Linear
+from understudy.networks.mlp import INITIALIZERS, MLP, Linear, scaled
 from understudy.types import Discrete, Key, Spec, Tree
 
 STREAM_SIZE = 512  # of dueling streams, if there are no hidden layers to take the size from

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from understudy.networks.initializers import INITIALIZERS
-from understudy.networks.mlp import Linear
+from understudy.networks.mlp import INITIALIZERS, Linear
 from understudy.types import ConfigError, Key
 
 

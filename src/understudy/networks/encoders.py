@@ -74,7 +74,7 @@ class ObservationEncoder(eqx.Module):
         cell, burn_in = self.cell, history.burn_in
 
         def project(observation: Array) -> Array:
-            return jnp.moveaxis(cell.project(self.extractor(observation)), 1, 0)
+            return jnp.moveaxis(cell.input(self.extractor(observation)), 1, 0)
 
         first = jnp.moveaxis(history.first, 1, 0)
 

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks.encoders import Identity
-from understudy.networks.initializers import Initializer
-from understudy.networks.mlp import Linear
+from understudy.networks.mlp import Initializer, Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.types import ConfigError, Key, Observation
 

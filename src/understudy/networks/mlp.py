@@ -1,10 +1,11 @@
-"""Linear layers and the multi-layer perceptron.
+"""Linear layers, the initializers of their weights, and the multi-layer perceptron.
 
 The leaves of a module are exactly its weights. Everything else (an activation's name, a size) is a
 static field, so that `jax.jit` accepts modules directly.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import equinox as eqx
@@ -12,8 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.initializers import INITIALIZERS, Initializer
 from understudy.types import Key
+
+Weights = Float[Array, "inputs outputs"]
+Initializer = Callable[[Key, int, int], Weights]  # (key, inputs, outputs) -> weights
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -24,21 +27,65 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def kaiming(key: Key, inputs: int, outputs: int) -> Weights:
+    """Uniform in ±1/√inputs: Kaiming's with a = √5, the default of PyTorch's linear layers."""
+    bound = inputs**-0.5
+    return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
+
+
+def he(key: Key, inputs: int, outputs: int) -> Weights:
+    """Uniform with a variance of 2/inputs (He et al., arXiv 1502.01852), which preserves the size
+    of activations through relu."""
+    bound = (6.0 / inputs) ** 0.5
+    return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
+
+
+def orthogonal(key: Key, inputs: int, outputs: int, gain: int | float = 2**0.5) -> Weights:
+    """Orthonormal columns (or rows, if there are fewer of them) times `gain`.
+
+    Seeds are initialized one after another: a batched QR decomposition can deadlock on few CPU
+    cores (jaxlib 0.10.2)."""
+
+    def draw(key: Key) -> Weights:
+        return jax.nn.initializers.orthogonal()(key, (inputs, outputs), jnp.float32)
+
+    return gain * jax.custom_batching.sequential_vmap(draw)(key)
+
+
+INITIALIZERS: dict[str, Initializer] = {
+    "he": he,
+    "kaiming": kaiming,
+    "orthogonal": orthogonal,
+}
+
+
+def scaled(initialization: str, gain: int | float | None) -> Initializer:
+    """Return the named initializer with a gain; None changes nothing.
+
+    For orthogonal weights the gain replaces √2. Others are multiplied by it: their variance already
+    depends on the number of inputs. A layer with a gain starts with a bias of zero: otherwise the
+    outputs of a head that should start small would start at its bias.
+    """
+    plain = INITIALIZERS[initialization]
+    if gain is None:
+        return plain
+    if plain is orthogonal:
+        return partial(orthogonal, gain=gain)
+    return lambda key, inputs, outputs: gain * plain(key, inputs, outputs)
+
+
 @final
 class Linear(eqx.Module):
     """x·W + b on the last axis."""
 
-    weight: Float[Array, "inputs outputs"]
+    weight: Weights
     bias: Float[Array, " outputs"]
 
-    def __init__(self, inputs: int, outputs: int, key: Key, initializer: Initializer | None = None):
+    def __init__(self, inputs: int, outputs: int, key: Key, initializer: Initializer = kaiming):
         weight_key, bias_key = jax.random.split(key)
-        if initializer is None or initializer is INITIALIZERS["kaiming"]:
-            self.weight = INITIALIZERS["kaiming"](weight_key, inputs, outputs)
-            self.bias = INITIALIZERS["kaiming"](bias_key, inputs, outputs)[0]
-        else:
-            self.weight = initializer(weight_key, inputs, outputs)
-            self.bias = jnp.zeros(outputs)
+        self.weight = initializer(weight_key, inputs, outputs)
+        has_bias = initializer is kaiming
+        self.bias = kaiming(bias_key, inputs, outputs)[0] if has_bias else jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
         return x @ self.weight + self.bias

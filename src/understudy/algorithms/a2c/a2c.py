@@ -35,7 +35,7 @@ from understudy.networks import (
 )
 from understudy.networks.build import make_actor, make_value
 from understudy.networks.encoders import Features, SharedEncoder
-from understudy.networks.initializers import scaled
+from understudy.networks.mlp import scaled
 from understudy.networks.state_dependent import exploration_matrices, state_dependent_noise
 from understudy.types import (
     ConfigError,
