@@ -17,7 +17,6 @@ from understudy.networks import (
     evaluate_ensemble,
 )
 from understudy.networks.build import make_critics, make_value
-from understudy.networks.mlp import kaiming
 from understudy.types import ArraySpec, Continuous, Discrete, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -123,7 +122,7 @@ def test_dueling_values_are_their_formula(sizes, layer_norm):
 def test_dueling_worked_by_hand():
     """V = 2, A = (1, 3, 5): Q = (2 + 1 - 3, 2 + 3 - 3, 2 + 5 - 3) = (0, 2, 4)."""
     streams = (lambda x: x[..., :1], lambda x: x[..., 1:2])
-    q_values = DuelingQValues(lambda x: x, streams, 1, 3, KEY, kaiming)
+    q_values = DuelingQValues(lambda x: x, streams, Linear(1, 1, KEY), Linear(1, 3, KEY))
     where = lambda q: (q.value.weight, q.value.bias, q.advantage.weight, q.advantage.bias)  # noqa: E731
     q_values = eqx.tree_at(
         where,

@@ -5,7 +5,6 @@ import itertools
 import json
 from typing import Any, final
 
-import equinox as eqx
 import numpy as np
 
 from understudy import networks
@@ -94,7 +93,7 @@ class Graph:
 
     def encode(self, x: str, encoder: Any, name: str) -> str:
         if isinstance(encoder, PerSample):
-            encoder = eqx.combine(encoder.arrays, encoder.static.tree)
+            encoder = encoder.module
         if isinstance(encoder, networks.Linear):
             return self.dense(x, encoder, name)
         if not isinstance(encoder, networks.MLP):

@@ -1,11 +1,13 @@
 """Make actors and critics from a spec and the settings that all algorithms share."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from understudy.networks.custom import EncoderMaker, Networks, build_encoder
+from understudy.networks.custom import EncoderMaker, Networks, arrays_only
 from understudy.networks.encoders import (
     ObservationEncoder,
     SharedEncoder,
@@ -15,7 +17,7 @@ from understudy.networks.encoders import (
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
 from understudy.networks.mlp import INITIALIZERS, MLP, Linear, scaled
-from understudy.types import Discrete, Key, Spec, Tree
+from understudy.types import ConfigError, Discrete, Key, Spec, Tree
 
 STREAM_SIZE = 512  # of dueling streams, if there are no hidden layers to take the size from
 
@@ -37,13 +39,14 @@ def make_actor(
     are arguments of the class.
     """
     encoder_key, head_key = jax.random.split(key)
-    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
-    standard = _mlp_maker(_sizes(config.actor_hidden_sizes, config), config, layer_norm=False)
-    encoder, features = build_encoder(networks.actor_encoder, standard, inputs, encoder_key)
+    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key, share)
+    sizes = _sizes(config.actor_hidden_sizes, config)
+    make = networks.actor_encoder
+    encoder, features = _make_hidden(make, sizes, inputs, encoder_key, config, layer_norm=False)
     outputs = kind.outputs_per_size * spec.action.size
     head = Linear(features, outputs, head_key, scaled(config.initialization, gain))
     actor = kind(encoder, head, **(settings or {}))
-    return _attach(actor, observation_encoder, share)
+    return with_observation_encoder(actor, observation_encoder)
 
 
 def make_critics(
@@ -61,23 +64,23 @@ def make_critics(
     outputs = spec.action.size if discrete else 1
     inputs = inputs if discrete else inputs + spec.action.size
     sizes = _sizes(config.critic_hidden_sizes, config)
-    initializer = INITIALIZERS[config.initialization]
+    make_linear = partial(Linear, initializer=INITIALIZERS[config.initialization])
+    make_hidden = partial(_make_hidden, config=config, layer_norm=config.layer_norm)
 
     def make(key: Key) -> QCritic | QValues:
         encoder_key, head_key = jax.random.split(key)
-        standard = _mlp_maker(sizes, config, config.layer_norm)
-        encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
+        encoder, features = make_hidden(networks.critic_encoder, sizes, inputs, encoder_key)
         kind = QValues if discrete else QCritic
-        return kind(encoder, Linear(features, outputs, head_key, initializer))
+        return kind(encoder, make_linear(features, outputs, head_key))
 
     def make_dueling(key: Key) -> DuelingQValues:
         encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
-        standard = _mlp_maker(sizes[:-1], config, config.layer_norm)
-        encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
+        encoder, features = make_hidden(networks.critic_encoder, sizes[:-1], inputs, encoder_key)
         width = sizes[-1] if sizes else STREAM_SIZE
-        make_stream = _mlp_maker((width,), config, config.layer_norm)
-        value, advantage = (make_stream(features, own) for own in (value_key, advantage_key))
-        return DuelingQValues(encoder, (value, advantage), width, outputs, head_key, initializer)
+        stream_keys, head_keys = (value_key, advantage_key), jax.random.split(head_key)
+        streams = [make_hidden(None, (width,), features, own)[0] for own in stream_keys]
+        value, advantage = map(partial(make_linear, width), (1, outputs), head_keys)
+        return DuelingQValues(encoder, (streams[0], streams[1]), value, advantage)
 
     critics = ensemble(make_dueling if dueling else make, config.num_critics, key)
     if isinstance(observation_encoder, ObservationEncoder):
@@ -96,41 +99,42 @@ def make_value(
     """Make one V(s) with the critic's settings; `gain` is the head's own (see `scaled`). With
     `share` it uses the actor's observation encoder, if observations need one."""
     encoder_key, head_key = jax.random.split(key)
+    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key, share)
     sizes = _sizes(config.critic_hidden_sizes, config)
-    observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
-    standard = _mlp_maker(sizes, config, config.layer_norm)
-    encoder, features = build_encoder(networks.critic_encoder, standard, inputs, encoder_key)
+    make = networks.critic_encoder
+    encoder, features = _make_hidden(make, sizes, inputs, encoder_key, config, config.layer_norm)
     head = Linear(features, 1, head_key, scaled(config.initialization, gain))
-    return _attach(StateValue(encoder, head), observation_encoder, share)
+    return with_observation_encoder(StateValue(encoder, head), observation_encoder)
 
 
 def _make_observation_encoder(
-    spec: Spec, config: Any, networks: Networks, key: Key
+    spec: Spec, config: Any, networks: Networks, key: Key, share: bool = False
 ) -> tuple[Any, int]:
     """Use a key of its own: the layers after the encoder start as they would without one."""
     own = jax.random.fold_in(key, 1)
-    return make_observation_encoder(spec.observation, config, networks.encoder, own)
-
-
-def _attach(network: Any, encoder: Any, share: bool) -> Any:
+    encoder, features = make_observation_encoder(spec.observation, config, networks.encoder, own)
     shared = share and isinstance(encoder, ObservationEncoder)
-    return with_observation_encoder(network, SharedEncoder() if shared else encoder)
+    return SharedEncoder() if shared else encoder, features
 
 
-def _mlp_maker(sizes: tuple[int, ...], config: Any, layer_norm: bool) -> EncoderMaker:
-    """Return a function of the number of inputs and a key that makes hidden layers."""
-
-    def make(inputs: int, key: Key) -> MLP:
-        return MLP(
-            inputs,
-            sizes,
-            key,
-            activation=config.activation,
-            layer_norm=layer_norm,
-            initialization=config.initialization,
-        )
-
-    return make
+def _make_hidden(
+    make: EncoderMaker | None,
+    sizes: tuple[int, ...],
+    inputs: int,
+    key: Key,
+    config: Any,
+    layer_norm: bool,
+) -> tuple[Any, int]:
+    """Make hidden layers, by the user's `make` if there is one; also return the number of
+    features."""
+    if make is None:
+        names = {"activation": config.activation, "initialization": config.initialization}
+        return MLP(inputs, sizes, key, layer_norm=layer_norm, **names), (inputs, *sizes)[-1]
+    encoder = arrays_only(make(inputs, key))
+    probe = jax.eval_shape(encoder, jax.ShapeDtypeStruct((1, inputs), jnp.float32))
+    if len(probe.shape) != 2 or probe.shape[0] != 1:
+        raise ConfigError(f"an encoder must map [{inputs}] to [features], got {probe.shape[1:]}")
+    return encoder, probe.shape[1]
 
 
 def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:

@@ -11,10 +11,9 @@ from typing import Any, final
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.types import ArraySpec, ConfigError, Key
+from understudy.types import ArraySpec, Key
 
 EncoderMaker = Callable[[int, Key], Any]  # (inputs, key) -> module of one flat input vector
 
@@ -44,44 +43,24 @@ class PerSample(eqx.Module):
     """A user's single-sample module applied to a batch, with arrays as its only leaves."""
 
     arrays: Any
-    static: Any = eqx.field(static=True)
+    others: tuple[Any, ...] = eqx.field(static=True)  # the leaves that are no arrays
+    structure: Any = eqx.field(static=True)  # of these
     rank: int = eqx.field(static=True)  # of one sample (of its first entry, if it is a dict)
 
+    @property
+    def module(self) -> Any:
+        """The user's module."""
+        return eqx.combine(self.arrays, jax.tree.unflatten(self.structure, self.others))
+
     def __call__(self, x: Any) -> Array:
-        module = eqx.combine(self.arrays, self.static.tree)
+        module = self.module
         for _ in range(jax.tree.leaves(x)[0].ndim - self.rank):
             module = jax.vmap(module)
         return module(x)
 
 
-@final
-class StaticTree:
-    """The part of a module that has no arrays, comparable and hashable by structure and leaves."""
-
-    def __init__(self, tree: Any):
-        self.tree = tree
-        leaves, structure = jax.tree.flatten(tree)
-        self._identity = (structure, tuple(leaves))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticTree) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-
 def arrays_only(module: Any, rank: int = 1) -> PerSample:
     """Return a single-sample module for batches, with arrays as its only leaves."""
     arrays, static = eqx.partition(module, eqx.is_array)
-    return PerSample(arrays, StaticTree(static), rank)
-
-
-def build_encoder(
-    make: EncoderMaker | None, standard: EncoderMaker, inputs: int, key: Key
-) -> tuple[Any, int]:
-    """Make the hidden layers for `inputs` numbers; also return the number of features."""
-    encoder = standard(inputs, key) if make is None else arrays_only(make(inputs, key))
-    probe = jax.eval_shape(encoder, jax.ShapeDtypeStruct((1, inputs), jnp.float32))
-    if len(probe.shape) != 2 or probe.shape[0] != 1:
-        raise ConfigError(f"an encoder must map [{inputs}] to [features], got {probe.shape[1:]}")
-    return encoder, probe.shape[1]
+    others, structure = jax.tree.flatten(static)
+    return PerSample(arrays, tuple(others), structure, rank)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks.encoders import Identity
-from understudy.networks.mlp import Initializer, Linear
+from understudy.networks.mlp import Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
-from understudy.types import ConfigError, Key, Observation
+from understudy.types import ConfigError, Observation
 
 # Bounds of the log standard deviation: wide enough for any policy that still acts, narrow
 # enough that exp() stays harmless in float32.
@@ -39,6 +39,10 @@ class Network(eqx.Module):
     def outputs(self, observation: Observation) -> Float[Array, "*batch outputs"]:
         """Return the outputs of the head."""
         return self.head(self.encoder(self.observation_encoder(observation)))
+
+    def mode(self, observation: Observation) -> Array:
+        """Return the action without exploration, of an actor that returns a distribution."""
+        return self(observation).mode()  # pyright: ignore[reportCallIssue]
 
 
 @final
@@ -79,9 +83,6 @@ class GaussianActor(Network):
     def __call__(self, observation: Observation) -> Gaussian:
         return Gaussian(self.outputs(observation), self.log_std)
 
-    def mode(self, observation: Observation) -> Array:
-        return self(observation).mode()
-
 
 @final
 class BoundedGaussianActor(Network):
@@ -111,9 +112,6 @@ class BoundedGaussianActor(Network):
         std = STD_MIN + (STD_MAX - STD_MIN) * jax.nn.sigmoid(spread)
         return Gaussian(jnp.tanh(mean), jnp.log(std))
 
-    def mode(self, observation: Observation) -> Array:
-        return self(observation).mode()
-
 
 @final
 class CategoricalActor(Network):
@@ -122,9 +120,6 @@ class CategoricalActor(Network):
     def __call__(self, observation: Observation) -> Categorical:
         return Categorical(self.outputs(observation))
 
-    def mode(self, observation: Observation) -> Array:
-        return self(observation).mode()
-
 
 @final
 class MultiCategoricalActor(Network):
@@ -132,18 +127,14 @@ class MultiCategoricalActor(Network):
 
     choices: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, encoder: Any, head: Linear, choices: tuple[int, ...]):
-        if sum(choices) != head.bias.shape[0]:
-            raise ValueError(f"{choices} are {sum(choices)} choices, not {head.bias.shape[0]}")
-        super().__init__(encoder, head)
-        self.choices = choices
+    def __check_init__(self):
+        outputs = self.head.bias.shape[0]
+        if sum(self.choices) != outputs:
+            raise ValueError(f"{self.choices} are {sum(self.choices)} choices, not {outputs}")
 
     def __call__(self, observation: Observation) -> MultiCategorical:
         ends = list(itertools.accumulate(self.choices))[:-1]
         return MultiCategorical(tuple(jnp.split(self.outputs(observation), ends, axis=-1)))
-
-    def mode(self, observation: Observation) -> Array:
-        return self(observation).mode()
 
 
 @final
@@ -182,26 +173,11 @@ class DuelingQValues(eqx.Module):
     features would be equal to one linear layer.
     """
 
-    observation_encoder: Any
+    observation_encoder: Any = eqx.field(default_factory=Identity, kw_only=True)
     encoder: Any
     streams: tuple[Any, Any]
     value: Linear
     advantage: Linear
-
-    def __init__(
-        self,
-        encoder: Any,
-        streams: tuple[Any, Any],
-        features: int,
-        choices: int,
-        key: Key,
-        initializer: Initializer,
-    ):
-        value_key, advantage_key = jax.random.split(key)
-        self.observation_encoder, self.encoder = Identity(), encoder
-        self.streams = streams
-        self.value = Linear(features, 1, value_key, initializer)
-        self.advantage = Linear(features, choices, advantage_key, initializer)
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
         shared = self.encoder(self.observation_encoder(observation))

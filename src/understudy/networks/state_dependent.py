@@ -41,9 +41,6 @@ class StateDependentActor(Network):
         features = self.encoder(self.observation_encoder(observation))
         return self.head(features), features
 
-    def mode(self, observation: Observation) -> Array:
-        return self.mean_and_features(observation)[0]
-
 
 def state_dependent_std(
     features: Float[Array, "*batch features"], log_std: Float[Array, "features action"]
