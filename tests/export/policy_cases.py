@@ -14,8 +14,9 @@ from understudy.algorithms.ddqn.losses import mean_q
 from understudy.algorithms.normalization import normalize_observation
 from understudy.envs.spaces import to_real
 from understudy.export.describe import describe
-from understudy.networks import Networks, Statistics
+from understudy.networks import Networks
 from understudy.networks.encoders import encode_step
+from understudy.networks.normalizer import Statistics
 from understudy.observation_packing import Packer
 from understudy.types import ArraySpec, Continuous, Discrete, Joint, MultiDiscrete, Part, Spec
 

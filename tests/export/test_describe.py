@@ -22,7 +22,8 @@ from tests.export.policy_cases import (
     observations,
 )
 from understudy.export.describe import describe
-from understudy.networks import MLP, Critics, Linear, Networks, StateValue
+from understudy.networks import MLP, Linear, Networks, StateValue
+from understudy.networks.ensembles import Critics
 from understudy.runner import Player, load
 from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, ConfigError

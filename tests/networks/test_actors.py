@@ -20,9 +20,9 @@ from understudy.networks import (
     Networks,
     SquashedGaussianActor,
     StateDependentActor,
-    ensemble,
 )
 from understudy.networks.build import make_actor
+from understudy.networks.ensembles import ensemble
 from understudy.networks.mlp import orthogonal
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, MultiDiscrete, Spec

@@ -13,10 +13,10 @@ from understudy.networks import (
     Linear,
     Networks,
     SquashedGaussianActor,
-    ensemble,
     evaluate_ensemble,
 )
 from understudy.networks.build import make_actor, make_critics
+from understudy.networks.ensembles import ensemble
 from understudy.networks.heads import LOG_STD_MAX, LOG_STD_MIN
 from understudy.networks.mlp import orthogonal
 from understudy.types import ArraySpec, Continuous, Spec

@@ -2,8 +2,6 @@
 
 from understudy.networks.custom import Networks as Networks
 from understudy.networks.encoders import share_encoder as share_encoder
-from understudy.networks.ensembles import Critics as Critics
-from understudy.networks.ensembles import ensemble as ensemble
 from understudy.networks.ensembles import evaluate_ensemble as evaluate_ensemble
 from understudy.networks.heads import BoundedGaussianActor as BoundedGaussianActor
 from understudy.networks.heads import CategoricalActor as CategoricalActor
@@ -17,5 +15,4 @@ from understudy.networks.heads import SquashedGaussianActor as SquashedGaussianA
 from understudy.networks.heads import StateValue as StateValue
 from understudy.networks.mlp import MLP as MLP
 from understudy.networks.mlp import Linear as Linear
-from understudy.networks.normalizer import Statistics as Statistics
 from understudy.networks.state_dependent import StateDependentActor as StateDependentActor

@@ -1,30 +1,25 @@
 """Random changes of images that do not change their meaning."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int32, Shaped
+from jaxtyping import Array, Shaped
 
 from understudy.networks.cnn import image_axes
 from understudy.types import Batch, History, Key
 
+Images = Shaped[Array, "rows *image"]
 
-def random_shift(
-    images: Shaped[Array, "rows *image"],
-    shape: tuple[int, ...],
-    pad: int,
-    key: Key,
-    row: Int32[Array, " rows"],
-    frames: int = 1,
-) -> Shaped[Array, "rows *image"]:
+
+def random_shift(images: Images, key: Key, pad: int, frames: int = 1) -> Images:
     """Shift each image by up to `pad` pixels, repeating its edges (Kostrikov et al., 2021, DrQ).
 
-    `shape` is that of one observation; the frames of a stack move together. A row's shift depends
-    on `row`, its place in the whole batch, and not on the rows beside it.
+    The frames of a stack move together. A row's shift depends on its place in the batch, and not on
+    the rows beside it.
     """
-    if pad == 0:
-        return images
+    shape = images.shape[1:]
     plane = image_axes(shape, frames)
     widths = [(pad, pad) if axis in plane else (0, 0) for axis in range(len(shape))]
 
@@ -33,18 +28,14 @@ def random_shift(
         start = jnp.zeros(len(shape), jnp.int32).at[jnp.array(plane)].set(own)
         return jax.lax.dynamic_slice(jnp.pad(image, widths, mode="edge"), start, shape)
 
-    return jax.vmap(shift)(images, row)
+    return jax.vmap(shift)(images, jnp.arange(len(images), dtype=jnp.int32))
 
 
 def shift_images(batch: Batch, frames: int, most: int, key: Key) -> Batch:
     """Shift the images of each row by a few pixels; those of a sequence by the same."""
     here, there = jax.random.split(jax.random.fold_in(key, 1))
     seen, then = batch.observation, batch.next_observation
-
-    def move(images: Array, key: Key) -> Array:
-        rows = jnp.arange(len(images), dtype=jnp.int32)
-        return random_shift(images, images.shape[1:], most, key, rows, frames)
-
+    move = partial(random_shift, pad=most, frames=frames)
     if isinstance(seen, History):  # one sequence, asked about at two times
         moved = jax.vmap(move, (1, None), 1)(seen.observation, here)
         seen, then = (dataclasses.replace(one, observation=moved) for one in (seen, then))

@@ -4,7 +4,6 @@ A network has an observation encoder of its own or shares that of another networ
 and its critics can use one CNN and one recurrent cell. Plain vectors need no encoder.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, final
 
@@ -117,11 +116,7 @@ def encode_step(
 
 def with_observation_encoder(network: Any, encoder: Any) -> Any:
     """Return the network with this observation encoder."""
-    changed = object.__new__(type(network))
-    for field in dataclasses.fields(network):
-        value = encoder if field.name == "observation_encoder" else getattr(network, field.name)
-        object.__setattr__(changed, field.name, value)
-    return changed
+    return eqx.tree_at(lambda network: network.observation_encoder, network, encoder)
 
 
 def share_encoder(network: Any, owner: Any) -> Any:

@@ -38,9 +38,8 @@ def update_statistics(
     total = jnp.minimum(statistics.count, MAX_COUNT - count) + count
     share = count / jnp.maximum(total, 1)
     mean = jnp.where(statistics.count > 0, statistics.mean, rough)
-    apart = (rough - mean) + (
-        correction - statistics.compensation
-    )  # large with large, small with small
+    # Large with large, small with small.
+    apart = (rough - mean) + (correction - statistics.compensation)
     # One row among millions moves the mean by less than float32 can add to it. The lost part is
     # added with the next rows (compensated summation).
     step = share * apart + statistics.compensation
