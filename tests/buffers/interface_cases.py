@@ -102,7 +102,8 @@ def sample(buffer: Buffer, state, seed: int = 0):
 
 
 def count(buffer: Buffer, state) -> int:
-    return int(buffer.num_stored(state)[0] if buffer.external else _count(buffer, state))
+    state = jax.tree.map(lambda x: x[0], state) if buffer.external else state
+    return int(_count(frames_of(buffer), state))
 
 
 def update(buffer: Buffer, state, batch, indices, errors, accepted: bool):

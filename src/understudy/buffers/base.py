@@ -5,7 +5,6 @@ are written for one seed; a state outside programs has an axis of seeds in front
 """
 
 import abc
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -96,7 +95,7 @@ class Buffer(abc.ABC):
     def nbytes(self) -> int:
         """Bytes that `init` allocates."""
         shapes = jax.eval_shape(self.init)
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
     def state_dict(self, state: Any) -> StateDict:
         """Copy all arrays [seeds, ...] by name, without the slots that were never written to."""
@@ -116,6 +115,15 @@ class Buffer(abc.ABC):
                     whole[name] = np.zeros((*leaf.shape[:3], *part.shape[3:]), part.dtype)
                     whole[name][:, :, : part.shape[2]] = part
         return load_state_dict(empty, whole)
+
+
+def renew_priorities(old: Priorities | None, fresh: Array, gone: Array) -> Priorities | None:
+    """Give fresh places the largest priority, and those that can no longer be sampled none."""
+    if old is None:
+        return None
+    tree, largest = old
+    value = jnp.concatenate([jnp.full(fresh.shape, largest), jnp.zeros(gone.shape)])
+    return Priorities(sum_tree.write(tree, jnp.concatenate([fresh, gone]), value), largest)
 
 
 def trim_storage(arrays: StateDict) -> StateDict:
@@ -142,16 +150,16 @@ def init_storage(spec: Spec, *axes: int) -> Step:
 
 
 def lanes_of(chunk: Chunk) -> Int32[Array, " lanes"]:
-    """The lane of each column of a chunk."""
+    """The lane of each column of a chunk, or of one row of it."""
     first = 0 if chunk.first_lane is None else chunk.first_lane
-    return first + jnp.arange(chunk.valid.shape[1], dtype=jnp.int32)
+    return first + jnp.arange(chunk.valid.shape[-1], dtype=jnp.int32)
 
 
 def get_lanes(chunk: Chunk, values: Array) -> Array:
     """Of values [lanes, ...] those of the lanes of a chunk."""
     if chunk.first_lane is None:
         return values
-    return jax.lax.dynamic_slice_in_dim(values, chunk.first_lane, chunk.valid.shape[1])
+    return jax.lax.dynamic_slice_in_dim(values, chunk.first_lane, chunk.valid.shape[-1])
 
 
 def set_lanes(chunk: Chunk, values: Array, new: Array) -> Array:
@@ -159,3 +167,17 @@ def set_lanes(chunk: Chunk, values: Array, new: Array) -> Array:
     if chunk.first_lane is None:
         return new
     return jax.lax.dynamic_update_slice_in_dim(values, new, chunk.first_lane, 0)
+
+
+def write_rows(store: Array, lane: Array, slot: Array, rows: Array) -> Array:
+    """Write rows to places (lane, slot) that differ; slots that do not exist are dropped.
+
+    The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice, folds
+    that into the gathers of a `sample` that follows, and then copies the whole storage in order to
+    keep its old and its new version. So a single row is written twice, once to no slot."""
+    rows = rows.reshape(-1, *store.shape[2:]).astype(store.dtype)
+    if len(rows) == 1:
+        nowhere = jnp.int32(store.shape[1])
+        lane, slot = jnp.zeros(2, jnp.int32) + lane, jnp.stack([slot[0], nowhere + 1])
+        rows = jnp.broadcast_to(rows, (2, *rows.shape[1:]))
+    return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)

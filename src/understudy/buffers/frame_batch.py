@@ -1,19 +1,18 @@
 """Make a batch of sampled frames: assemble stacks, sum rewards."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from understudy.ops.returns import n_step as n_step_return
-from understudy.types import Batch, History, Sequences
+from understudy.types import Batch, History
 
 
-class FrameSample(eqx.Module):
+class FrameSample(NamedTuple):
     """Arrays of the sampled places, of NumPy or of JAX, before rewards are summed."""
 
     frames: Any  # [batch, 2, stack, ...]; of sequences [batch, stack - 1 + time, ...]
@@ -25,8 +24,6 @@ class FrameSample(eqx.Module):
     last: Any  # alike
     present: Any  # alike: a step, and it has happened
     weight: Any  # [batch]
-    stack: int = eqx.field(static=True)
-    sequences: Sequences | None = eqx.field(static=True)
 
 
 def frames_back(stack: int, age: Any) -> Any:
@@ -45,12 +42,11 @@ def to_batch(sample: FrameSample, hyper: Mapping[str, Array]) -> Batch:
     rows = [fact[:, window].reshape(batch * length, -1) for fact in facts]
     reward, discount, offset = n_step_return(*rows, gamma=hyper["gamma"])
     present = sample.present[:, :length]
-    if sample.sequences is None:
-        stacks = sample.frames if sample.stack > 1 else sample.frames[:, :, 0]
+    if sample.age is None:
+        stacks = sample.frames if sample.frames.shape[2] > 1 else sample.frames[:, :, 0]
         seen, then, weight = stacks[:, 0], stacks[:, 1], sample.weight
     else:
-        taken = offset.reshape(batch, length) + 1
-        seen, then = _histories(sample, taken)
+        seen, then = _histories(sample, offset.reshape(batch, length) + 1)
         weight = (sample.weight[:, None] * present).reshape(-1)
     return Batch(
         observation=seen,
@@ -65,19 +61,18 @@ def to_batch(sample: FrameSample, hyper: Mapping[str, Array]) -> Batch:
 
 def _histories(sample: FrameSample, taken: Int32[Array, "batch length"]) -> tuple[History, History]:
     """Up to each step, and up to what follows the steps that were summed."""
-    parts, age, memory = sample.sequences, sample.age, sample.memory
-    assert parts is not None and age is not None and memory is not None
-    if sample.stack > 1:
-        time = np.arange(age.shape[1])[:, None] + sample.stack - 1
-        place = time - frames_back(sample.stack, age)
-        observation = sample.frames[jnp.arange(len(age))[:, None, None], place]
-    else:
-        observation = sample.frames
+    observation, age = sample.frames, sample.age
+    stack = observation.shape[1] - age.shape[1] + 1
+    burn_in = age.shape[1] - sample.reward.shape[1] - 1
+    if stack > 1:
+        time = np.arange(age.shape[1])[:, None] + stack - 1
+        place = time - frames_back(stack, age)
+        observation = observation[jnp.arange(len(age))[:, None, None], place]
     first = (age == 0).at[:, 0].set(False)
-    at = jnp.broadcast_to(parts.burn_in + jnp.arange(parts.length, dtype=jnp.int32), taken.shape)
+    at = jnp.broadcast_to(burn_in + jnp.arange(taken.shape[1], dtype=jnp.int32), taken.shape)
     return (
-        History(observation, first, memory, at, burn_in=parts.burn_in),
-        History(observation, first, memory, at + taken, burn_in=parts.burn_in),
+        History(observation, first, sample.memory, at, burn_in=burn_in),
+        History(observation, first, sample.memory, at + taken, burn_in=burn_in),
     )
 
 

@@ -30,11 +30,13 @@ from understudy.buffers.base import (
     Priorities,
     get_lanes,
     lanes_of,
+    renew_priorities,
     set_lanes,
+    write_rows,
 )
 from understudy.buffers.frame_batch import FrameSample, frames_back, sequence_errors, to_batch
 from understudy.ops.exploration import below
-from understudy.types import Batch, Chunk, Key, Sequences, Spec
+from understudy.types import Batch, Chunk, Key, Sequences, Spec, Step
 
 # Of so many candidates for a row the first that is a step is taken. Where none is, its neighbor
 # is: that is once in 100 million rows with episodes of 9 steps, and with the shortest ones, where
@@ -132,89 +134,102 @@ class FrameReplayBuffer(Buffer):
     def add(self, state: FrameReplayState, chunk: Chunk) -> FrameReplayState:
         """Append one step of every lane after the other, and the frame after each."""
         assert len(chunk.valid) < self.num_slots, "a chunk does not fit a lane"
-        rows = chunk._replace(first_lane=None)
-        if len(chunk.valid) == 1:
-            return self._add_step(state, jax.tree.map(lambda x: x[0], rows), chunk)
 
         def one(state: FrameReplayState, row: Chunk) -> tuple[FrameReplayState, None]:
-            return self._add_step(state, row, chunk), None
+            return self._add_step(state, row._replace(first_lane=chunk.first_lane)), None
 
+        rows = chunk._replace(first_lane=None)
+        if len(chunk.valid) == 1:
+            return one(state, jax.tree.map(lambda x: x[0], rows))[0]
         return jax.lax.scan(one, state, rows)[0]
 
-    def _add_step(self, state: FrameReplayState, row: Chunk, chunk: Chunk) -> FrameReplayState:
-        """Append one row of a chunk, [lanes, ...]. A row that is not valid leaves no trace, except
-        that one which is `last` cuts the open episode."""
-        slots, lane = self.num_slots, lanes_of(chunk)
-        step, valid = row.steps, row.valid
-        cursor, age = get_lanes(chunk, state.cursor), get_lanes(chunk, state.age)
-        cut = step.last & ~valid & (age > 0)
-        # Writes must stay scatters, of two rows at least: see `replay`. What is not to be written
-        # goes to slots that do not exist, each to another one, and is dropped.
-        here = jnp.where(valid, cursor, slots)
-        after = jnp.where(valid, (cursor + 1) % slots, slots + 1)
-        before = jnp.where(cut, (cursor - 1) % slots, slots + 2)
-        final = jax.tree.map(jnp.zeros_like, (step.action, step.reward, valid))
-        rows = Slots(
-            frame=[self.newest_frame(step.observation), self.newest_frame(step.next_observation)],
-            action=[step.action, final[0]],
-            reward=[step.reward, final[1]],
-            terminated=[step.terminated, final[2]],
-            last=[step.last, final[2], cut],
-            step=[valid, final[2]],
-            age=[age, age + 1],
-        )
-        places = [here, after, before]
-        storage = Slots(
-            *(_write(x, lane, places, new) for x, new in zip(state.storage, rows, strict=True))
-        )
+    def _add_step(self, state: FrameReplayState, row: Chunk) -> FrameReplayState:
+        """Append one row of a chunk, [lanes, ...]."""
+        lane, counters = lanes_of(row), (state.cursor, state.stored, state.age)
+        own = (get_lanes(row, counter) for counter in counters)
+        places, rows, moved = self.plan_step(*own, row.steps, row.valid)
+
+        def write(store: Array, rows: list[Array]) -> Array:
+            several = jnp.concatenate([row.astype(store.dtype) for row in rows])
+            slot = jnp.concatenate(places[: len(rows)])
+            return write_rows(store, jnp.tile(lane, len(rows)), slot, several)
+
+        storage = Slots(*map(write, state.storage, rows))
         recurrent_state = state.recurrent_state
         if self.sequences is not None:
-            begins = valid & (cursor % self.stride == 0)
-            start = jnp.where(begins, cursor // self.stride, slots)
-            starts = [start, jnp.full_like(start, slots + 1)]
-            recurrent_state = _write(recurrent_state, lane, starts, [row.recurrent_state] * 2)
-        advance = jnp.where(valid, 1 + step.last.astype(jnp.int32), cut.astype(jnp.int32))
-        stored = jnp.minimum(get_lanes(chunk, state.stored) + advance, slots - 1)
-        grown = FrameReplayState(
-            storage=storage,
-            recurrent_state=recurrent_state,
-            cursor=set_lanes(chunk, state.cursor, (cursor + advance) % slots),
-            stored=set_lanes(chunk, state.stored, stored),
-            age=set_lanes(chunk, state.age, jnp.where(cut | (valid & step.last), 0, age + valid)),
-            priorities=state.priorities,
+            start = self.find_start(places[0])
+            recurrent_state = write_rows(recurrent_state, lane, start, row.recurrent_state)
+        pairs = zip(counters, moved, strict=True)
+        counters = (set_lanes(row, old, new) for old, new in pairs)
+        grown = FrameReplayState(storage, recurrent_state, *counters, priorities=None)
+        return grown._replace(priorities=self._prioritize(state, grown, row))
+
+    def plan_step(
+        self, cursor: Any, stored: Any, age: Any, step: Step, valid: Any
+    ) -> tuple[list[Any], Slots, tuple[Any, Any, Any]]:
+        """The slots that a step of each lane is written to; for each array, the rows for the first
+        of these slots; and the new cursor, number of stored slots and age of each lane.
+
+        A row that is not valid leaves no trace, except that one which is `last` cuts the open
+        episode. What is not to be written goes to slots that do not exist, each to another one."""
+        slots, numpy = self.num_slots, valid.__array_namespace__()
+        cut = step.last & ~valid & (age > 0)
+        here = numpy.where(valid, cursor, slots)
+        after = numpy.where(valid, (cursor + 1) % slots, slots + 1)
+        before = numpy.where(cut, (cursor - 1) % slots, slots + 2)
+        action, reward, no = map(numpy.zeros_like, (step.action, step.reward, valid))
+        rows = Slots(
+            frame=[self.newest_frame(step.observation), self.newest_frame(step.next_observation)],
+            action=[step.action, action],
+            reward=[step.reward, reward],
+            terminated=[step.terminated, no],
+            last=[step.last, no, cut],
+            step=[valid, no],
+            age=[age, age + 1],
         )
-        return grown._replace(priorities=self._prioritize(state, grown, chunk, valid, advance))
+        advance = numpy.where(valid, 1 + step.last.astype(np.int32), cut.astype(np.int32))
+        moved = (
+            (cursor + advance) % slots,
+            numpy.minimum(stored + advance, slots - 1),
+            numpy.where(cut | (valid & step.last), 0, age + valid),
+        )
+        return [here, after, before], rows, moved
+
+    def find_start(self, slot: Any) -> Any:
+        """The place of the recurrent state before a slot; one that does not exist where no sequence
+        begins."""
+        numpy = slot.__array_namespace__()
+        return numpy.where(slot % self.stride == 0, slot // self.stride, self.num_slots)
 
     def _prioritize(
-        self, state: FrameReplayState, grown: FrameReplayState, chunk: Chunk, valid: Array,
-        advance: Int32[Array, " lanes"],
-    ) -> Priorities | None:  # fmt: skip
+        self, state: FrameReplayState, grown: FrameReplayState, row: Chunk
+    ) -> Priorities | None:
         """Give what has become complete the largest priority, and what no longer is none."""
-        if state.priorities is None:
-            return None
-        tree, largest = state.priorities
-        slots, stride = self.num_slots, self.stride
-        cursor, age, stored = (get_lanes(chunk, x) for x in (state.cursor, state.age, grown.stored))
+        slots, stride, valid = self.num_slots, self.stride, row.valid
+        cursor, age = get_lanes(row, state.cursor), get_lanes(row, state.age)
+        newest, stored = get_lanes(row, grown.cursor), get_lanes(row, grown.stored)
         if self.sequences is None:
             fresh = jnp.where(valid, cursor, NOWHERE)[:, None]
         else:
             # An add moves the newest frame by two at most, and with it the start that it completes.
             length = self.sequences.burn_in + self.sequences.length
-            moved = cursor + advance
+            moved = cursor + (newest - cursor) % slots
             fresh = cursor - (age == 0) - length + 1
             fresh = fresh[:, None] + jnp.arange(2)
-            ended = get_lanes(chunk, grown.age) == 0
+            ended = get_lanes(row, grown.age) == 0
             complete = fresh <= (moved - ended - length)[:, None]
             complete &= fresh >= (moved - stored + self._incomplete(stored))[:, None]
             fresh = jnp.where(complete, fresh % slots, NOWHERE)
         after = jnp.where(valid, (cursor + 1) % slots, NOWHERE)[:, None]
-        oldest = (get_lanes(chunk, grown.cursor)[:, None] + jnp.arange(self.stack)) % slots
+        oldest = (newest[:, None] + jnp.arange(self.stack)) % slots
         oldest = jnp.where((stored == slots - 1)[:, None], oldest, NOWHERE)
-        slot = jnp.concatenate([fresh, after, oldest], axis=1)
-        value = jnp.zeros(slot.shape).at[:, : fresh.shape[1]].set(largest)
-        place = lanes_of(chunk)[:, None] * (slots // stride) + slot // stride
-        place = jnp.where((slot % stride == 0) & (slot < slots), place, NOWHERE)
-        return Priorities(sum_tree.write(tree, place.reshape(-1), value.reshape(-1)), largest)
+
+        def places(slot: Array) -> Array:
+            place = lanes_of(row)[:, None] * (slots // stride) + slot // stride
+            return jnp.where((slot % stride == 0) & (slot < slots), place, NOWHERE).reshape(-1)
+
+        gone = jnp.concatenate([after, oldest], axis=1)
+        return renew_priorities(state.priorities, places(fresh), places(gone))
 
     def _incomplete(self, stored: Any) -> Any:
         """How many of each lane's oldest slots have lost frames of their stacks."""
@@ -291,8 +306,6 @@ class FrameReplayBuffer(Buffer):
             last=last,
             present=present,
             weight=weight,
-            stack=stack,
-            sequences=self.sequences,
         )
 
     def sample(self, state: FrameReplayState, key: Key, hyper: Hyper) -> tuple[Batch, Indices]:
@@ -316,10 +329,3 @@ class FrameReplayBuffer(Buffer):
         if self.sequences is None:
             return errors
         return sequence_errors(errors, weight, self.batch_size, self.priority_mix)
-
-
-def _write(store: Any, lane: Array, slots: list[Array], rows: list[Any]) -> Array:
-    """To one slot of each lane after the other."""
-    slot = jnp.concatenate(slots[: len(rows)])
-    row = jnp.concatenate([row.astype(store.dtype) for row in rows])
-    return store.at[jnp.tile(lane, len(rows)), slot].set(row, mode="drop", unique_indices=True)

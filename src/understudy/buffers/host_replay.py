@@ -5,7 +5,6 @@ what was sampled goes to the device, each frame of a sequence once, and becomes 
 (`to_batch`). All that can be sampled is equally likely: there are no priorities.
 """
 
-import math
 import os
 import tempfile
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class HostReplayBuffer(Buffer):
 
     def init(self) -> FrameReplayState:
         shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((self.num_seeds * x.shape[0], *x.shape[1:]), x.dtype),
+            lambda x: jax.ShapeDtypeStruct((self.num_seeds, *x.shape), x.dtype),
             jax.eval_shape(self.frames.init),
         )
         if self.directory is not None:
@@ -66,44 +65,32 @@ class HostReplayBuffer(Buffer):
         assert time < self.num_slots, "a chunk does not fit a lane"
         first = 0 if chunk.first_lane is None else int(np.ravel(chunk.first_lane)[0])
         lane = first + np.arange(columns) + self.frames.lanes * np.arange(seeds)[:, None]
+        joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state)  # views of all lanes
         for t in range(time):
             rows = (chunk.steps, chunk.valid, chunk.recurrent_state)
             row = jax.tree.map(lambda x, t=t: x[:, t].reshape(-1, *x.shape[3:]), rows)
-            self._add_step(state, lane.reshape(-1), *row)
+            self._add_step(joined, lane.reshape(-1), *row)
         return state
 
     def _add_step(
         self, state: FrameReplayState, lanes: np.ndarray, step: Any, valid: Any, recurrent: Any
     ) -> None:
-        """One step of these lanes; see `FrameReplayBuffer.add`."""
-        store, slots, stride = state.storage, self.num_slots, self.frames.stride
-        cursor, age = state.cursor[lanes], state.age[lanes]
-        cut = np.flatnonzero(step.last & ~valid & (age > 0))
-        row = np.flatnonzero(valid)
-        lane, here, after = lanes[row], cursor[row], (cursor[row] + 1) % slots
-        for name in ("action", "reward", "terminated", "last"):
-            getattr(store, name)[lane, here] = getattr(step, name)[row]
-            getattr(store, name)[lane, after] = 0
-        store.frame[lane, here] = self.frames.newest_frame(step.observation)[row]
-        store.frame[lane, after] = self.frames.newest_frame(step.next_observation)[row]
-        store.step[lane, here], store.step[lane, after] = True, False
-        store.age[lane, here], store.age[lane, after] = age[row], age[row] + 1
-        store.last[lanes[cut], (cursor[cut] - 1) % slots] = True
+        """One step of these lanes; see `FrameReplayBuffer.plan_step`."""
+        counters = (state.cursor, state.stored, state.age)
+        own = (counter[lanes] for counter in counters)
+        places, rows, moved = self.frames.plan_step(*own, step, valid)
+        for place, slot in enumerate(places):
+            row = np.flatnonzero(slot < self.num_slots)
+            at = (lanes[row], slot[row])
+            for store, new in zip(state.storage, rows, strict=True):
+                if place < len(new):
+                    store[at] = new[place][row]
         if self.frames.sequences is not None:
-            begins = row[here % stride == 0]
-            state.recurrent_state[lanes[begins], cursor[begins] // stride] = recurrent[begins]
-        advance = valid * (1 + step.last)
-        advance[cut] = 1
-        state.cursor[lanes] = (cursor + advance) % slots
-        state.stored[lanes] = np.minimum(state.stored[lanes] + advance, slots - 1)
-        age[row] += 1
-        age[row[step.last[row]]] = age[cut] = 0
-        state.age[lanes] = age
-
-    def num_stored(self, state: FrameReplayState) -> np.ndarray:
-        """The result of `FrameReplayBuffer.num_stored` for each seed."""
-        count = self.frames.num_stored
-        return np.array([count(self._of(state, seed)) for seed in range(self.num_seeds)])
+            start = self.frames.find_start(places[0])
+            row = np.flatnonzero(start < state.recurrent_state.shape[1])
+            state.recurrent_state[lanes[row], start[row]] = recurrent[row]
+        for counter, new in zip(counters, moved, strict=True):
+            counter[lanes] = new
 
     def sample_updates(
         self, state: FrameReplayState, first: int, count: int
@@ -123,7 +110,8 @@ class HostReplayBuffer(Buffer):
         frames, samples = self.frames, []
         size, tries = frames.batch_size, TRIES if frames.sequences is None else 1
         for seed in range(self.num_seeds):
-            own, random = self._of(state, seed), np.random.default_rng([self.seed + seed, update])
+            own = jax.tree.map(lambda x, seed=seed: x[seed], state)
+            random = np.random.default_rng([self.seed + seed, update])
             total = int(frames.choices(own)[1].sum())
             nth = random.integers(max(total, 1), size=(size, tries))
             weight = np.full(size, total > 0, np.float32)
@@ -160,18 +148,10 @@ class HostReplayBuffer(Buffer):
         return empty
 
     def _arrays(self, state: FrameReplayState) -> StateDict:
-        flat = add_prefix("storage", state.storage._asdict())
-        flat |= {"cursor": state.cursor, "stored": state.stored, "age": state.age}
-        if state.recurrent_state is not None:
-            flat["recurrent_state"] = state.recurrent_state
-        axes = (self.num_seeds, self.frames.lanes)
-        arrays = {name: np.reshape(x, (*axes, *x.shape[1:])) for name, x in flat.items()}
+        arrays = add_prefix("storage", state.storage._asdict()) | state._asdict()
+        arrays = {name: x for name, x in arrays.items() if isinstance(x, np.ndarray)}
         # Positions that have wrapped around mean nothing with another number of slots.
         return arrays | {"slots": np.array(self.num_slots)}
-
-    def _of(self, state: FrameReplayState, seed: int) -> FrameReplayState:
-        lanes = self.frames.lanes
-        return jax.tree.map(lambda x: x[seed * lanes : (seed + 1) * lanes], state)
 
 
 def is_of_host(arrays: StateDict) -> bool:
@@ -186,7 +166,7 @@ def _stack(*arrays: np.ndarray, axis: int) -> np.ndarray:
 
 def _in_file(shapes: FrameReplayState, directory: Path) -> FrameReplayState:
     """Arrays of zeros, one after the other in one file without a name."""
-    sizes = [math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes)]
+    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes)]
     begins = [sum(sizes[:place]) for place in range(len(sizes))]
     try:
         with tempfile.TemporaryFile(dir=directory) as file:

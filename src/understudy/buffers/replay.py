@@ -8,7 +8,6 @@ One slot of each lane, the one under the cursor, is never sampled: an n-step sum
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -26,7 +25,9 @@ from understudy.buffers.base import (
     get_lanes,
     init_storage,
     lanes_of,
+    renew_priorities,
     set_lanes,
+    write_rows,
 )
 from understudy.ops.exploration import below
 from understudy.ops.returns import n_step as n_step_return
@@ -77,14 +78,16 @@ class ReplayBuffer(Buffer):
         # A cut also marks a step of an earlier chunk as an episode's last one.
         marked = [jnp.concatenate(pair) for pair in zip(place, (lane, latest), strict=True)]
         last = jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)])
-        storage = jax.tree.map(lambda x, row: _scatter(x, place, row), state.storage, rows)
-        storage = storage._replace(last=_scatter(state.storage.last, marked, last))
+        storage = jax.tree.map(lambda x, row: write_rows(x, *place, row), state.storage, rows)
+        storage = storage._replace(last=write_rows(state.storage.last, *marked, last))
         after = (cursor + total) % slots
+        first = lane * slots
+        fresh = jnp.where(slot < slots, first + slot, NOWHERE).reshape(-1)
         return ReplayState(
             storage=storage,
             cursor=set_lanes(chunk, state.cursor, after),
             stored=set_lanes(chunk, state.stored, jnp.minimum(stored + total, slots - 1)),
-            priorities=self._prioritize(state, lane, slot, after),
+            priorities=renew_priorities(state.priorities, fresh, first + after),
         )
 
     def _places(self, chunk: Chunk, cursor: Array) -> tuple[Array, Array, Array, Array]:
@@ -105,19 +108,6 @@ class ReplayBuffer(Buffer):
         at_first = jnp.any(cut & (before == 0), axis=0)
         latest = jnp.where(at_first, (cursor - 1) % slots, slots + time)
         return slot, ended, latest, before[-1] + advance[-1]
-
-    def _prioritize(
-        self, state: ReplayState, lane: Array, slot: Array, after: Array
-    ) -> Priorities | None:
-        """Give new steps the largest priority, and the slot that comes next none."""
-        if state.priorities is None:
-            return None
-        tree, largest = state.priorities
-        first = lane * self.num_slots
-        fresh = jnp.where(slot < self.num_slots, first + slot, NOWHERE).reshape(-1)
-        value = jnp.concatenate([jnp.full(fresh.shape, largest), jnp.zeros(lane.shape)])
-        place = jnp.concatenate([fresh, first + after])
-        return Priorities(sum_tree.write(tree, place, value), largest)
 
     def num_stored(self, state: ReplayState) -> Int32[Array, ""]:
         return jnp.sum(state.stored)
@@ -176,18 +166,3 @@ class ReplayBuffer(Buffer):
         rewards, terminated, last = (fact[lane[:, None], window] for fact in facts)
         reward, discount, offset = n_step_return(rewards, terminated, last, present, gamma)
         return reward, discount, (first + offset) % slots
-
-
-def _scatter(store: Array, place: Sequence[Array], row: Array) -> Array:
-    """Write rows [time, lanes, ...] to places (lane, slot) that differ; slots that do not exist are
-    dropped.
-
-    The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice, folds
-    that into the gathers of a `sample` that follows, and then copies the whole storage in order to
-    keep its old and its new version. So a single row is written twice, once to no slot."""
-    (lane, slot), rows = place, row.reshape(-1, *store.shape[2:]).astype(store.dtype)
-    if len(rows) == 1:
-        nowhere = jnp.int32(store.shape[1])
-        lane, slot = jnp.zeros(2, jnp.int32) + lane, jnp.stack([slot[0], nowhere + 1])
-        rows = jnp.broadcast_to(rows, (2, *rows.shape[1:]))
-    return store.at[lane, slot].set(rows, mode="drop", unique_indices=True)
