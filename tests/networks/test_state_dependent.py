@@ -8,12 +8,12 @@ import numpy as np
 
 from understudy.networks import MLP, Linear, Networks, StateDependentActor
 from understudy.networks.build import make_actor
-from understudy.networks.mlp import kaiming
-from understudy.networks.state_dependent import (
+from understudy.networks.heads import (
     exploration_matrices,
     state_dependent_noise,
     state_dependent_std,
 )
+from understudy.networks.mlp import kaiming
 from understudy.types import ArraySpec, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)

@@ -147,7 +147,7 @@ class FrameReplayBuffer(Buffer):
         """Append one row of a chunk, [lanes, ...]."""
         lane, counters = lanes_of(row), (state.cursor, state.stored, state.age)
         own = (get_lanes(row, counter) for counter in counters)
-        places, rows, moved = self.plan_step(*own, row.steps, row.valid)
+        places, rows, start, moved = self.plan_step(*own, row.steps, row.valid)
 
         def write(store: Array, rows: list[Array]) -> Array:
             several = jnp.concatenate([row.astype(store.dtype) for row in rows])
@@ -157,7 +157,6 @@ class FrameReplayBuffer(Buffer):
         storage = Slots(*map(write, state.storage, rows))
         recurrent_state = state.recurrent_state
         if self.sequences is not None:
-            start = self.find_start(places[0])
             recurrent_state = write_rows(recurrent_state, lane, start, row.recurrent_state)
         pairs = zip(counters, moved, strict=True)
         counters = (set_lanes(row, old, new) for old, new in pairs)
@@ -166,9 +165,10 @@ class FrameReplayBuffer(Buffer):
 
     def plan_step(
         self, cursor: Any, stored: Any, age: Any, step: Step, valid: Any
-    ) -> tuple[list[Any], Slots, tuple[Any, Any, Any]]:
+    ) -> tuple[list[Any], Slots, Any, tuple[Any, Any, Any]]:
         """The slots that a step of each lane is written to; for each array, the rows for the first
-        of these slots; and the new cursor, number of stored slots and age of each lane.
+        of these slots; the place of the recurrent state, where a sequence begins; and the new
+        cursor, number of stored slots and age of each lane.
 
         A row that is not valid leaves no trace, except that one which is `last` cuts the open
         episode. What is not to be written goes to slots that do not exist, each to another one."""
@@ -177,6 +177,7 @@ class FrameReplayBuffer(Buffer):
         here = numpy.where(valid, cursor, slots)
         after = numpy.where(valid, (cursor + 1) % slots, slots + 1)
         before = numpy.where(cut, (cursor - 1) % slots, slots + 2)
+        start = numpy.where(here % self.stride == 0, here // self.stride, slots)
         action, reward, no = map(numpy.zeros_like, (step.action, step.reward, valid))
         rows = Slots(
             frame=[self.newest_frame(step.observation), self.newest_frame(step.next_observation)],
@@ -193,13 +194,7 @@ class FrameReplayBuffer(Buffer):
             numpy.minimum(stored + advance, slots - 1),
             numpy.where(cut | (valid & step.last), 0, age + valid),
         )
-        return [here, after, before], rows, moved
-
-    def find_start(self, slot: Any) -> Any:
-        """The place of the recurrent state before a slot; one that does not exist where no sequence
-        begins."""
-        numpy = slot.__array_namespace__()
-        return numpy.where(slot % self.stride == 0, slot // self.stride, self.num_slots)
+        return [here, after, before], rows, start, moved
 
     def _prioritize(
         self, state: FrameReplayState, grown: FrameReplayState, row: Chunk

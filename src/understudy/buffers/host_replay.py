@@ -78,7 +78,7 @@ class HostReplayBuffer(Buffer):
         """One step of these lanes; see `FrameReplayBuffer.plan_step`."""
         counters = (state.cursor, state.stored, state.age)
         own = (counter[lanes] for counter in counters)
-        places, rows, moved = self.frames.plan_step(*own, step, valid)
+        places, rows, start, moved = self.frames.plan_step(*own, step, valid)
         for place, slot in enumerate(places):
             row = np.flatnonzero(slot < self.num_slots)
             at = (lanes[row], slot[row])
@@ -86,7 +86,6 @@ class HostReplayBuffer(Buffer):
                 if place < len(new):
                     store[at] = new[place][row]
         if self.frames.sequences is not None:
-            start = self.frames.find_start(places[0])
             row = np.flatnonzero(start < state.recurrent_state.shape[1])
             state.recurrent_state[lanes[row], start[row]] = recurrent[row]
         for counter, new in zip(counters, moved, strict=True):

@@ -23,6 +23,8 @@ from jaxtyping import Array, Float, Int32
 from understudy.types import Key, Scalar
 
 FAN_OUT = 8
+Places = Int32[Array, " k"]
+Values = Float[Array, " k"]
 
 
 class SumTree(NamedTuple):
@@ -46,16 +48,16 @@ def _get(level: Float[Array, " nodes"], node: Int32[Array, "*shape"]) -> Float[A
     return level.at[node].get(mode="fill", fill_value=0.0, wrap_negative_indices=False)
 
 
-def _children(level: Float[Array, " nodes"], parent: Int32[Array, " k"]) -> Float[Array, "fan k"]:
+def _children(level: Float[Array, " nodes"], parent: Places) -> Float[Array, "fan k"]:
     return _get(level, parent * FAN_OUT + jnp.arange(FAN_OUT)[:, None])
 
 
-def read(tree: SumTree, place: Int32[Array, " k"]) -> Float[Array, " k"]:
+def read(tree: SumTree, place: Places) -> Values:
     """The values of leaves; 0 where there is none."""
     return _get(tree.levels[-1], place)
 
 
-def write(tree: SumTree, place: Int32[Array, " k"], value: Float[Array, " k"]) -> SumTree:
+def write(tree: SumTree, place: Places, value: Values) -> SumTree:
     """Set leaves to finite values. Of several for one leaf the largest counts, a negative one
     counts as 0, and one for a leaf that does not exist is dropped."""
     if len(place) == 1:  # must stay a scatter, see `replay`
@@ -79,10 +81,10 @@ def write(tree: SumTree, place: Int32[Array, " k"], value: Float[Array, " k"]) -
     return SumTree(tuple(levels))
 
 
-def _descend(
-    tree: SumTree, mass: Float[Array, " k"], rest: Float[Array, " k"]
-) -> tuple[Int32[Array, " k"], Float[Array, " k"]]:
-    """The leaf that holds `mass + rest`, and its value; `rest` is what mass was rounded by.
+def find(tree: SumTree, mass: Values, rest: Values) -> tuple[Places, Values]:
+    """Find the leaf in whose interval `mass + rest` falls, and its value; `rest` is what mass was
+    rounded by. The intervals follow one another from 0 to the total. A leaf of value 0 is found
+    only if all values are 0: the first one.
 
     A child is taken only if it is not empty itself, and the last such one where the mass exceeds
     them all: however the sums were rounded, no empty leaf is ever reached.
@@ -104,15 +106,7 @@ def _descend(
     return node, value
 
 
-def find(tree: SumTree, mass: Float[Array, " k"]) -> Int32[Array, " k"]:
-    """Find the leaf in whose interval the mass falls; the intervals follow one another from 0 to
-    the total. A leaf of value 0 is found only if all values are 0: the first one."""
-    return _descend(tree, mass, jnp.zeros_like(mass))[0]
-
-
-def sample(
-    tree: SumTree, key: Key, count: int
-) -> tuple[Int32[Array, " count"], Float[Array, " count"]]:
+def sample(tree: SumTree, key: Key, count: int) -> tuple[Places, Values]:
     """Sample leaves in proportion to their values, one from each of `count` equal slices of the
     total; also return the probability of each. The tree must not be empty.
 
@@ -123,5 +117,5 @@ def sample(
     begin = jnp.arange(count) * (whole / count)
     within = jax.random.uniform(key, (count,)) * (whole / count)
     mass = begin + within
-    place, value = _descend(tree, mass, within - (mass - begin))
+    place, value = find(tree, mass, within - (mass - begin))
     return place, value / whole

@@ -12,7 +12,7 @@ from understudy.networks.heads import MultiCategoricalActor as MultiCategoricalA
 from understudy.networks.heads import QCritic as QCritic
 from understudy.networks.heads import QValues as QValues
 from understudy.networks.heads import SquashedGaussianActor as SquashedGaussianActor
+from understudy.networks.heads import StateDependentActor as StateDependentActor
 from understudy.networks.heads import StateValue as StateValue
 from understudy.networks.mlp import MLP as MLP
 from understudy.networks.mlp import Linear as Linear
-from understudy.networks.state_dependent import StateDependentActor as StateDependentActor

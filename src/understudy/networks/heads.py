@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from understudy.networks.encoders import Identity
 from understudy.networks.mlp import Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
-from understudy.types import ConfigError, Observation
+from understudy.types import ConfigError, Key, Observation
 
 # Bounds of the log standard deviation: wide enough for any policy that still acts, narrow
 # enough that exp() stays harmless in float32.
@@ -25,6 +25,10 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 # Bounds of a standard deviation that is not squashed: actions are in [-1, 1], and a larger
 # deviation would put most samples on the bounds.
 STD_MIN, STD_MAX = 1e-4, 1.0
+
+# Without it, a state whose features are all zero would have no state-dependent noise and its action
+# no density.
+SMALLEST_VARIANCE = 1e-6
 
 
 class Network(eqx.Module):
@@ -82,6 +86,34 @@ class GaussianActor(Network):
 
     def __call__(self, observation: Observation) -> Gaussian:
         return Gaussian(self.outputs(observation), self.log_std)
+
+
+@final
+class StateDependentActor(Network):
+    """observation → a Gaussian whose standard deviation depends on the features of the state:
+    generalized state-dependent exploration (Raffin et al., 2020, arXiv 2005.05719).
+
+    The noise on an action is a linear function of the features of the state. Its matrix is drawn
+    once and used for several steps: equal states get equal noise, and a trajectory stays smooth.
+    Over draws of the matrix the action is a Gaussian, whose density the loss uses.
+    """
+
+    log_std: Float[Array, "features action"]
+
+    def __init__(self, encoder: Any, head: Linear, initial_log_std: int | float = -2.0):
+        super().__init__(encoder, head)
+        self.log_std = jnp.full(head.weight.shape, initial_log_std, jnp.float32)
+
+    def __call__(self, observation: Observation) -> Gaussian:
+        mean, features = self.mean_and_features(observation)
+        return Gaussian(mean, jnp.log(state_dependent_std(features, self.log_std)))
+
+    def mean_and_features(
+        self, observation: Observation
+    ) -> tuple[Float[Array, "*batch action"], Float[Array, "*batch features"]]:
+        """Return the action's mean, and the features that its noise is a function of."""
+        features = self.encoder(self.observation_encoder(observation))
+        return self.head(features), features
 
 
 @final
@@ -184,3 +216,29 @@ class DuelingQValues(eqx.Module):
         value = self.value(self.streams[0](shared))
         advantage = self.advantage(self.streams[1](shared))
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+
+def state_dependent_std(
+    features: Float[Array, "*batch features"], log_std: Float[Array, "features action"]
+) -> Float[Array, "*batch action"]:
+    """Return the standard deviation of each action dimension, over draws of the matrix.
+
+    The features enter without a gradient, as in the authors' code: they are learned for the
+    mean, and `log_std` alone is learned for the noise.
+    """
+    fixed = jax.lax.stop_gradient(features)
+    return jnp.sqrt(fixed**2 @ jnp.exp(log_std) ** 2 + SMALLEST_VARIANCE)
+
+
+def exploration_matrices(
+    log_std: Float[Array, "features action"], num_envs: int, key: Key
+) -> Float[Array, "{num_envs} features action"]:
+    """Draw one matrix for each environment, with entries from N(0, exp(log_std)²)."""
+    return jnp.exp(log_std) * jax.random.normal(key, (num_envs, *log_std.shape))
+
+
+def state_dependent_noise(
+    features: Float[Array, "envs features"], matrix: Float[Array, "envs features action"]
+) -> Float[Array, "envs action"]:
+    """Return the noise to add to the mean of each environment's action."""
+    return jnp.einsum("ef,efa->ea", features, matrix)

@@ -35,8 +35,8 @@ from understudy.networks import (
 )
 from understudy.networks.build import make_actor, make_value
 from understudy.networks.encoders import Features, SharedEncoder
+from understudy.networks.heads import exploration_matrices, state_dependent_noise
 from understudy.networks.mlp import scaled
-from understudy.networks.state_dependent import exploration_matrices, state_dependent_noise
 from understudy.types import (
     ConfigError,
     Continuous,
