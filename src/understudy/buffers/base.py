@@ -5,7 +5,7 @@ are written for one seed; a state outside programs has an axis of seeds in front
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -169,13 +169,13 @@ def set_lanes(chunk: Chunk, values: Array, new: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(values, new, chunk.first_lane, 0)
 
 
-def write_rows(store: Array, lane: Array, slot: Array, rows: Array) -> Array:
+def write_rows(store: Array, place: Sequence[Array], rows: Any) -> Array:
     """Write rows to places (lane, slot) that differ; slots that do not exist are dropped.
 
     The write must stay a scatter. XLA turns one of a single row into a dynamic-update-slice, folds
     that into the gathers of a `sample` that follows, and then copies the whole storage in order to
     keep its old and its new version. So a single row is written twice, once to no slot."""
-    rows = rows.reshape(-1, *store.shape[2:]).astype(store.dtype)
+    (lane, slot), rows = place, rows.reshape(-1, *store.shape[2:]).astype(store.dtype)
     if len(rows) == 1:
         nowhere = jnp.int32(store.shape[1])
         lane, slot = jnp.zeros(2, jnp.int32) + lane, jnp.stack([slot[0], nowhere + 1])

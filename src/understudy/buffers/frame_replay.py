@@ -147,32 +147,31 @@ class FrameReplayBuffer(Buffer):
         """Append one row of a chunk, [lanes, ...]."""
         lane, counters = lanes_of(row), (state.cursor, state.stored, state.age)
         own = (get_lanes(row, counter) for counter in counters)
-        places, rows, start, moved = self.plan_step(*own, row.steps, row.valid)
+        places, rows, start, moved = self.plan_step(own, row.steps, row.valid)
 
         def write(store: Array, rows: list[Array]) -> Array:
             several = jnp.concatenate([row.astype(store.dtype) for row in rows])
             slot = jnp.concatenate(places[: len(rows)])
-            return write_rows(store, jnp.tile(lane, len(rows)), slot, several)
+            return write_rows(store, (jnp.tile(lane, len(rows)), slot), several)
 
         storage = Slots(*map(write, state.storage, rows))
         recurrent_state = state.recurrent_state
         if self.sequences is not None:
-            recurrent_state = write_rows(recurrent_state, lane, start, row.recurrent_state)
+            recurrent_state = write_rows(recurrent_state, (lane, start), row.recurrent_state)
         pairs = zip(counters, moved, strict=True)
         counters = (set_lanes(row, old, new) for old, new in pairs)
         grown = FrameReplayState(storage, recurrent_state, *counters, priorities=None)
         return grown._replace(priorities=self._prioritize(state, grown, row))
 
-    def plan_step(
-        self, cursor: Any, stored: Any, age: Any, step: Step, valid: Any
-    ) -> tuple[list[Any], Slots, Any, tuple[Any, Any, Any]]:
+    def plan_step(self, counters: Any, step: Step, valid: Any) -> tuple[list[Any], Slots, Any, Any]:
         """The slots that a step of each lane is written to; for each array, the rows for the first
         of these slots; the place of the recurrent state, where a sequence begins; and the new
-        cursor, number of stored slots and age of each lane.
+        counters: cursor, number of stored slots and age of each lane.
 
         A row that is not valid leaves no trace, except that one which is `last` cuts the open
         episode. What is not to be written goes to slots that do not exist, each to another one."""
         slots, numpy = self.num_slots, valid.__array_namespace__()
+        cursor, stored, age = counters
         cut = step.last & ~valid & (age > 0)
         here = numpy.where(valid, cursor, slots)
         after = numpy.where(valid, (cursor + 1) % slots, slots + 1)

@@ -78,7 +78,7 @@ class HostReplayBuffer(Buffer):
         """One step of these lanes; see `FrameReplayBuffer.plan_step`."""
         counters = (state.cursor, state.stored, state.age)
         own = (counter[lanes] for counter in counters)
-        places, rows, start, moved = self.frames.plan_step(*own, step, valid)
+        places, rows, start, moved = self.frames.plan_step(own, step, valid)
         for place, slot in enumerate(places):
             row = np.flatnonzero(slot < self.num_slots)
             at = (lanes[row], slot[row])

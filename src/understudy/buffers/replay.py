@@ -78,8 +78,8 @@ class ReplayBuffer(Buffer):
         # A cut also marks a step of an earlier chunk as an episode's last one.
         marked = [jnp.concatenate(pair) for pair in zip(place, (lane, latest), strict=True)]
         last = jnp.concatenate([rows.last.reshape(-1), jnp.ones_like(lane, bool)])
-        storage = jax.tree.map(lambda x, row: write_rows(x, *place, row), state.storage, rows)
-        storage = storage._replace(last=write_rows(state.storage.last, *marked, last))
+        storage = jax.tree.map(lambda x, row: write_rows(x, place, row), state.storage, rows)
+        storage = storage._replace(last=write_rows(state.storage.last, marked, last))
         after = (cursor + total) % slots
         first = lane * slots
         fresh = jnp.where(slot < slots, first + slot, NOWHERE).reshape(-1)
