@@ -5,7 +5,7 @@ there is. So the values of a graph are bounded by the size of the arrays in its 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,25 +14,21 @@ LEAST = 2**20  # numbers that any policy may need on the way
 FACTOR = 64  # beyond the numbers of its arrays and its observation
 
 
-def check_graph(
-    policy: Any, nodes: Sequence[Any], functions: Mapping[str, Callable[..., Any]], draws: set[str]
-) -> None:
+def check_graph(policy: Any, nodes: Sequence[Any], program: Sequence[Any]) -> None:
     """Compute these nodes of a policy once, for an observation of zeros. Raise a ValueError before
-    a value is computed that is too large for the arrays of the file. `draws` names the functions
-    that take a random generator first."""
+    a value is computed that is too large for the arrays of the file. `program` has a function, the
+    names of its inputs and that of its output for each node."""
     observation, memory = policy.spec["observation"], policy.memory
     left = _most_numbers(policy.arrays, observation["shape"], memory)
     values: dict[str, Any] = dict(policy.arrays)
     values["observation"] = np.zeros(tuple(observation["shape"]), observation["dtype"])
-    values["memory"] = np.zeros(memory, np.float32)
-    for node in nodes:
+    values["memory"], values["rng"] = np.zeros(memory, np.float32), np.random.default_rng(0)
+    for node, (function, names, output) in zip(nodes, program, strict=True):
         inputs = [values[name] for name in node.inputs]
         left -= _result_size(node.operation, inputs, node.settings)
         if left < 0:
-            raise ValueError(f"'{node.output}' makes too much of what the file holds")
-        if node.operation in draws:
-            inputs.insert(0, np.random.default_rng(0))
-        values[node.output] = functions[node.operation](*inputs, **node.settings)
+            raise ValueError(f"'{output}' makes too much of what the file holds")
+        values[output] = function(*[values[name] for name in names])
 
 
 def _most_numbers(arrays: Mapping[str, np.ndarray], observation: Sequence[int], memory: int) -> int:

@@ -66,7 +66,8 @@ def load(path: str | Path) -> "Player":
     try:
         with np.errstate(all="ignore"):  # the results are checked
             for result in (description.action, description.sample):
-                check_graph(description, needed(description, result), _FUNCTIONS, set(DRAWS))
+                nodes, program = needed(description, result), _program(description, result)
+                check_graph(description, nodes, program)
             player = Player(description)
             player.check_actions()
     except Exception as error:  # a graph from a file may fail in any way
