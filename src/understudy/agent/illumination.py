@@ -25,12 +25,7 @@ from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
 from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
-from understudy.qd.illuminators import (
-    HostIlluminator,
-    Illuminator,
-    NativeIlluminator,
-    Reevaluation,
-)
+from understudy.qd.illuminators import HostIlluminator, Illuminator, NativeIlluminator, Reevaluation
 from understudy.qd.map_elites import Plan
 from understudy.qd.repertoire import corrected
 from understudy.qd.run import Position, QDSummary, TrainableRepertoire

@@ -1,7 +1,6 @@
 """Illuminators run generations: those of native environments in one program on the device, those of
 Gymnasium environments step by step, each environment with its own policy."""
 
-import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -28,49 +27,8 @@ class Reevaluation(NamedTuple):
     descriptor: np.ndarray  # [policies, episodes, size]
 
 
-class Illuminator(abc.ABC):
-    """Grows a repertoire. Abstract; the final ones are for native and for host environments."""
-
-    plan: Plan
-    state: State
-
-    @abc.abstractmethod
-    def advance(self, generations: int) -> None:
-        """Run that many generations."""
-
-    @abc.abstractmethod
-    def replay(self, cells: np.ndarray) -> Reevaluation:
-        """Play the policies of filled cells in the episodes in which they were found."""
-
-    @abc.abstractmethod
-    def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
-        """Play the policies of filled cells in episodes that no policy has played before."""
-
-    def run_cells(
-        self, cells: np.ndarray, run: Callable[[Tree, np.ndarray], list[EpisodeResults]]
-    ) -> Reevaluation:
-        """Run the policies of filled cells, as many at a time as a generation has: `run(policies,
-        rows)` gives the results of each episode of those rows of `cells`."""
-        size, count, parts = self.plan.size, len(cells), []
-        for begin in range(0, count, size):
-            rows = np.arange(begin, begin + size) % count
-            results = run(policies_in(self.state.repertoire, cells[rows]), rows)
-            parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
-        fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-        return Reevaluation(fitness, descriptor)
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Release environments."""
-
-    @property
-    def faults(self) -> dict[str, int]:
-        """Faults of environments that were survived, counted since the start."""
-        return {}
-
-
 @final
-class NativeIlluminator(Illuminator):
+class NativeIlluminator:
     """Runs generations without leaving the device."""
 
     def __init__(self, plan: Plan, env: NativeEnv):
@@ -78,16 +36,19 @@ class NativeIlluminator(Illuminator):
         self._first, self._several, self._play = _native_programs(plan.unseeded, env)
 
     def advance(self, generations: int) -> None:
+        """Run that many generations."""
         if generations and not int(self.state.generation):
             self.state, generations = self._first(self.state), generations - 1
         if generations:
             self.state = self._several(self.state, jnp.int32(generations))
 
     def replay(self, cells: np.ndarray) -> Reevaluation:
+        """Play the policies of filled cells in the episodes in which they were found."""
         keys = self.plan.start_keys(self.state, self.state.repertoire.born[cells])
         return self._run_cells(cells, [keys])
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
+        """Play the policies of filled cells in episodes that no policy has played before."""
         stream = jax.random.fold_in(self.state.key, REEVALUATION)
         of_episodes = [jax.random.fold_in(stream, episode) for episode in range(episodes)]
         cell_keys = jax.vmap(jax.random.fold_in, (None, 0))
@@ -99,7 +60,12 @@ class NativeIlluminator(Illuminator):
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
             return [jax.device_get(self._play(policies, each[rows])) for each in keys]
 
-        return self.run_cells(cells, run)
+        return _run_cells(self.plan, self.state, cells, run)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Native environments have none."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: all arrays are on the device."""
@@ -132,7 +98,7 @@ def _native_programs(plan: Plan, env: NativeEnv) -> tuple[Any, Any, Any]:
 
 
 @final
-class HostIlluminator(Illuminator):
+class HostIlluminator:
     """Gymnasium environments, one for each policy of a generation."""
 
     def __init__(self, plan: Plan, runner: EpisodeRunner):
@@ -143,6 +109,7 @@ class HostIlluminator(Illuminator):
         self._chunks: list[Chunk] = []  # steps that are not in replay yet
 
     def advance(self, generations: int) -> None:
+        """Run that many generations."""
         for _ in range(generations):
             generation = int(self.state.generation)
             policies = self._ask(self.state) if generation else self._first(self.state)
@@ -181,6 +148,7 @@ class HostIlluminator(Illuminator):
         return results._replace(returns=np.asarray(results.returns, np.float32))
 
     def replay(self, cells: np.ndarray) -> Reevaluation:
+        """Play the policies of filled cells in the episodes in which they were found."""
         size, repertoire, parts = self.plan.size, self.state.repertoire, []
         for cell, born in zip(cells, np.asarray(repertoire.born)[cells], strict=True):
             generation, row = divmod(int(born), size)
@@ -189,19 +157,40 @@ class HostIlluminator(Illuminator):
         return Reevaluation(*(np.stack(part) for part in zip(*parts, strict=True)))
 
     def reevaluate(self, cells: np.ndarray, episodes: int) -> Reevaluation:
+        """Play the policies of filled cells in episodes that no policy has played before."""
+
         def run(policies: Tree, rows: np.ndarray) -> list[EpisodeResults]:
             # Each group of rows has episodes of its own.
             first = int(rows[0]) // self.plan.size * episodes
             return [self._run(policies, first + each, fresh=True) for each in range(episodes)]
 
-        return self.run_cells(cells, run)
+        return _run_cells(self.plan, self.state, cells, run)
 
     @property
     def faults(self) -> dict[str, int]:
+        """Faults of environments that were survived, counted since the start."""
         return self._runner.faults
 
     def close(self) -> None:
+        """Release environments."""
         self._runner.close()
+
+
+Illuminator = NativeIlluminator | HostIlluminator
+
+
+def _run_cells(
+    plan: Plan, state: State, cells: np.ndarray, run: Callable[[Tree, Any], list[EpisodeResults]]
+) -> Reevaluation:
+    """Run the policies of filled cells, as many at a time as a generation has: `run(policies,
+    rows)` gives the results of each episode of those rows of `cells`."""
+    count, parts = len(cells), []
+    for begin in range(0, count, plan.size):
+        rows = np.arange(begin, begin + plan.size) % count
+        results = run(policies_in(state.repertoire, cells[rows]), rows)
+        parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
+    fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
+    return Reevaluation(fitness, descriptor)
 
 
 @shared
