@@ -98,7 +98,7 @@ def test_each_kind_of_repertoire_can_be_drawn(tmp_path, cells):
     middle = [(a + b) / 2 for a, b in zip(cells.low, cells.high, strict=True)]
     repertoire = grown(cells, (1.0, list(cells.low)), (-2.0, middle))
     names = [f"number {axis} of $cells$" for axis in range(cells.size)]
-    out = heat_map(repertoire, tmp_path / "new" / "map.png", names=names, title="a", offset=-5.0)
+    out = heat_map(repertoire, tmp_path / "new" / "map.png", names=names, title="a")
     assert [path.name for path in out.parent.iterdir()] == ["map.png"]
     red, green, blue = (matplotlib.image.imread(out)[:, :, :3] * 255).round().astype(int).T
     colors = set(np.unique(red << 16 | green << 8 | blue).tolist())
@@ -141,8 +141,8 @@ def test_the_page_tells_of_each_cell():
 @cases
 def test_every_click_leads_somewhere_without_scripts(cells):
     repertoire = grown(cells, (1.0, list(cells.low)), (2.0, list(cells.high)))
-    html = cells_svg(repertoire, [f"n{axis}" for axis in range(cells.size)], prefix="elite")
+    html = cells_svg(repertoire, [f"n{axis}" for axis in range(cells.size)])
     links, places = (set(re.findall(mark, html)) for mark in (r'href="#([^"]+)"', r' id="([^"]+)"'))
-    assert len(links) == 2 and places == links | {"elite-colors"}
+    assert len(links) == 2 and places == links | {"cell-colors"}
     assert "<script" not in html and "://" not in html and "nan" not in html
     assert "tr:target" in STYLE

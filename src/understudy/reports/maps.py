@@ -15,9 +15,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_hex
 
 from understudy.errors import ConfigError
-from understudy.qd.repertoire import Repertoire, metrics
+from understudy.qd.repertoire import Repertoire
 from understudy.reports.figures import INK, SOFT, new_figure, save_figure
-from understudy.reports.outlines import NOTHING, Panel, panels
+from understudy.reports.outlines import NOTHING, Panel, bounds, panels
 from understudy.reports.page import row, table
 
 COLORS = colormaps["viridis"]
@@ -25,40 +25,32 @@ EMPTY = "#e3e6ea"
 
 
 def heat_map(
-    repertoire: Repertoire,
-    out_png: Path | str,
-    *,
-    names: Sequence[str],
-    title: str,
-    offset: float | None = None,
+    repertoire: Repertoire, out_png: Path | str, *, names: Sequence[str], title: str
 ) -> Path:
     """Draw a descriptor of one number as a strip, of two as a map, of more as a map for each pair.
-    `names` are those of the descriptor's numbers. With an `offset` the QD-score is shown."""
+    `names` are those of the descriptor's numbers."""
     _check_names(repertoire, names)
-    shown, scale = panels(repertoire), _scale(repertoire)
+    shown = panels(repertoire)
     each = (8.0, 2.0) if len(names) == 1 else (6.6, 5.6) if len(shown) == 1 else (4.0, 3.7)
     figure, grid = new_figure(len(shown), min(len(shown), 3), each, below=0.5)
     for axes, panel in zip(grid, shown, strict=True):
-        _draw(axes, repertoire, panel, scale, names)
-    bar = figure.colorbar(ScalarMappable(scale, COLORS), ax=figure.axes, pad=0.02, aspect=30)
+        _draw(axes, repertoire, panel, names)
+    colors = ScalarMappable(_scale(repertoire), COLORS)
+    bar = figure.colorbar(colors, ax=figure.axes, pad=0.02, aspect=30)
     bar.set_label("fitness", color=INK)
     bar.outline.set_visible(False)  # type: ignore[operator]
     bar.ax.tick_params(colors=INK, length=0)
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontweight="bold", parse_math=False)
-    summary = _summary(repertoire, offset)
-    figure.supxlabel(summary, x=0.01, ha="left", color=SOFT, fontsize=8.5)
+    figure.supxlabel(_summary(repertoire), x=0.01, ha="left", color=SOFT, fontsize=8.5)
     return save_figure(figure, out_png)
 
 
-def _draw(
-    axes: Axes, repertoire: Repertoire, panel: Panel, scale: Normalize, names: Sequence[str]
-) -> None:
-    colors = _colors(repertoire, panel, scale)
-    thin = 0.0 if len(panel.polygons) > 2_000 else 0.4
+def _draw(axes: Axes, repertoire: Repertoire, panel: Panel, names: Sequence[str]) -> None:
+    colors, thin = _colors(repertoire, panel), 0.0 if len(panel.polygons) > 2_000 else 0.4
     axes.add_collection(
         PolyCollection(panel.polygons, facecolors=colors, edgecolors="white", linewidths=thin)
     )
-    low, high = _bounds(repertoire, panel)
+    low, high = bounds(repertoire.cells, panel.axes)
     axes.set_xlim(low[0], high[0])
     axes.set_ylim(low[1], high[1])
     axes.set_xlabel(names[panel.axes[0]], color=INK, parse_math=False)
@@ -71,18 +63,11 @@ def _draw(
     axes.spines[:].set_visible(False)
 
 
-def _bounds(repertoire: Repertoire, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-    """The lower left and the upper right corner; a strip is from 0 to 1."""
-    cells = repertoire.cells
-    low, high = ([bound[axis] for axis in panel.axes] for bound in (cells.low, cells.high))
-    return np.array([*low, 0.0][:2]), np.array([*high, 1.0][:2])
-
-
-def _colors(repertoire: Repertoire, panel: Panel, scale: Normalize) -> list[str]:
-    fitness = np.asarray(repertoire.fitness)[panel.shown]
+def _colors(repertoire: Repertoire, panel: Panel) -> list[str]:
+    scaled = _scale(repertoire)(np.asarray(repertoire.fitness)[panel.shown])
     return [
-        EMPTY if cell == NOTHING else to_hex(COLORS(float(scale(number))))
-        for cell, number in zip(panel.shown, fitness, strict=True)
+        EMPTY if cell == NOTHING else to_hex(COLORS(float(number)))
+        for cell, number in zip(panel.shown, scaled, strict=True)
     ]
 
 
@@ -96,15 +81,12 @@ def _scale(repertoire: Repertoire) -> Normalize:
     return Normalize(low, high) if low < high else Normalize(low - 0.5, high + 0.5)
 
 
-def _summary(repertoire: Repertoire, offset: float | None = None) -> str:
+def _summary(repertoire: Repertoire) -> str:
     cells, filled = repertoire.cells.count, int(repertoire.filled.sum())
     if not filled:
         return f"none of {cells:,} cells is filled yet"
-    numbers = metrics(repertoire, 0.0 if offset is None else offset)
     words = f"{filled:,} of {cells:,} cells filled ({filled / cells:.1%})"
-    words += f", best fitness {_spell(float(numbers['max_fitness']))}"
-    if offset is not None:
-        words += f", QD-score {_spell(float(numbers['qd_score']))} above {_spell(offset)}"
+    words += f", best fitness {_spell(float(repertoire.fitness.max()))}"
     return words if repertoire.cells.size <= 2 else f"{words}; the best of cells behind one another"
 
 
@@ -125,66 +107,45 @@ def _check_names(repertoire: Repertoire, names: Sequence[str]) -> None:
 SIDE, LEFT, BELOW, STRIP, BAR = 600.0, 90.0, 60.0, 90.0, 140.0
 
 
-def cells_svg(repertoire: Repertoire, names: Sequence[str], prefix: str = "cell") -> str:
+def cells_svg(repertoire: Repertoire, names: Sequence[str]) -> str:
     """The same map as HTML for a page: a cell under the pointer shows its numbers, a click shows
-    them in the table beneath. Maps on one page need different `prefix`es."""
+    them in the table beneath."""
     _check_names(repertoire, names)
-    prefix, scale = escape(prefix), _scale(repertoire)
     parts = repertoire.fitness, repertoire.descriptor, repertoire.born
     fitness, descriptor, born = map(np.asarray, parts)
-    numbers = {
-        cell: [
-            f"{cell}",
-            f"{fitness[cell]:.6g}",
-            *(f"{number:.4g}" for number in descriptor[cell]),
-            f"{born[cell]:,}",
-        ]
-        for cell in np.flatnonzero(repertoire.filled).tolist()
-    }
-    heads = ("cell", "fitness", *names, "evaluation")
-    titles = {
-        cell: escape(", ".join(f"{head} {number}" for head, number in zip(heads, own, strict=True)))
-        for cell, own in numbers.items()
-    }
-    maps = [_map(repertoire, panel, scale, names, titles, prefix) for panel in panels(repertoire)]
-    rows = [row(own, f'id="{prefix}-{cell}"') for cell, own in numbers.items()]
+    heads, titles, rows = ("cell", "fitness", *names, "evaluation"), {}, []
+    for cell in np.flatnonzero(repertoire.filled).tolist():
+        measured = [f"{number:.4g}" for number in descriptor[cell]]
+        numbers = [f"{cell}", f"{fitness[cell]:.6g}", *measured, f"{born[cell]:,}"]
+        rows.append(row(numbers, f'id="cell-{cell}"'))
+        titles[cell] = escape(", ".join(map(" ".join, zip(heads, numbers, strict=True))))
+    maps = [_map(repertoire, panel, names, titles) for panel in panels(repertoire)]
     return (
         f'<div class="repertoire"><p>{escape(_summary(repertoire))}. Click a cell to see what is '
-        f'in it.</p>\n{_color_stops(prefix)}<div class="maps">\n{"".join(maps)}</div>\n'
+        f'in it.</p>\n{_color_stops()}<div class="maps">\n{"".join(maps)}</div>\n'
         f"{table(heads, rows, 'numbers')}</div>\n"
     )
 
 
-def _map(
-    repertoire: Repertoire,
-    panel: Panel,
-    scale: Normalize,
-    names: Sequence[str],
-    titles: dict[int, str],
-    prefix: str,
-) -> str:
+def _map(repertoire: Repertoire, panel: Panel, names: Sequence[str], titles: dict[int, str]) -> str:
     """One map as SVG. `titles` are shown under the pointer."""
     height = SIDE if len(panel.axes) == 2 else STRIP
-    low, high = _bounds(repertoire, panel)
-    parts = []
-    for polygon, cell, color in zip(
-        panel.polygons, panel.shown.tolist(), _colors(repertoire, panel, scale), strict=True
-    ):
+    low, high = bounds(repertoire.cells, panel.axes)
+    parts, colors = [], _colors(repertoire, panel)
+    for polygon, cell, color in zip(panel.polygons, panel.shown.tolist(), colors, strict=True):
         places = (polygon - low) / (high - low)
         corners = " ".join(f"{LEFT + SIDE * x:.1f},{10 + height * (1 - y):.1f}" for x, y in places)
         if cell == NOTHING:
             parts.append(f'<path class="none" d="M{corners}Z"><title>empty</title></path>\n')
         else:
-            parts.append(
-                f'<a href="#{prefix}-{cell}"><path fill="{color}" d="M{corners}Z">'
-                f"<title>{titles[cell]}</title></path></a>\n"
-            )
+            shown = f'<path fill="{color}" d="M{corners}Z"><title>{titles[cell]}</title></path>'
+            parts.append(f'<a href="#cell-{cell}">{shown}</a>\n')
     own = [escape(names[axis]) for axis in panel.axes]
     width, bottom = LEFT + SIDE + BAR, 10 + height + BELOW
     return (
         f'<svg viewBox="0 0 {width:.0f} {bottom:.0f}" role="img" '
         f'aria-label="fitness over {" and ".join(own)}">\n{"".join(parts)}'
-        f"{_axes(low, high, own, height)}{_bar(scale, height, prefix)}</svg>\n"
+        f"{_axes(low, high, own, height)}{_bar(_scale(repertoire), height)}</svg>\n"
     )
 
 
@@ -201,11 +162,11 @@ def _axes(low: np.ndarray, high: np.ndarray, names: list[str], height: float) ->
     return "".join(parts)
 
 
-def _bar(scale: Normalize, height: float, prefix: str) -> str:
+def _bar(scale: Normalize, height: float) -> str:
     left = LEFT + SIDE + 22
     top, bottom = (_spell(float(end or 0.0)) for end in (scale.vmax, scale.vmin))
     return (
-        f'<rect x="{left}" y="10" width="14" height="{height}" fill="url(#{prefix}-colors)"/>'
+        f'<rect x="{left}" y="10" width="14" height="{height}" fill="url(#cell-colors)"/>'
         + _text(left + 20, 22.0, "start", top)
         + _text(left + 20, 10 + height, "start", bottom)
         + _text(left + 34, 10 + height / 2, "middle", "fitness", turned=True)
@@ -217,7 +178,7 @@ def _text(x: float, y: float, anchor: str, text: str, turned: bool = False) -> s
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{text}</text>\n'
 
 
-def _color_stops(prefix: str) -> str:
+def _color_stops() -> str:
     """The colors from the best down, once for all maps."""
     stops = "".join(
         f'<stop offset="{share:g}" stop-color="{to_hex(COLORS(1 - share))}"/>'
@@ -225,6 +186,6 @@ def _color_stops(prefix: str) -> str:
     )
     return (
         '<svg width="0" height="0" style="position:absolute"><defs>'
-        f'<linearGradient id="{prefix}-colors" x1="0" y1="0" x2="0" y2="1">{stops}'
+        f'<linearGradient id="cell-colors" x1="0" y1="0" x2="0" y2="1">{stops}'
         "</linearGradient></defs></svg>\n"
     )

@@ -2,9 +2,11 @@
 strips over a single one."""
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.spatial import Voronoi
 
 from understudy.qd.repertoire import Repertoire
 from understudy.qd.tessellation import Cells, Cvt, Grid, make_grid, unit
@@ -32,16 +34,21 @@ def panels(repertoire: Repertoire) -> list[Panel]:
     return [_project(repertoire, pair) for pair in itertools.combinations(range(cells.size), 2)]
 
 
+def bounds(cells: Cells, axes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The lower left and the upper right corner in the plane of these axes; a strip is from 0 to
+    1."""
+    low, high = ([bound[axis] for axis in axes] for bound in (cells.low, cells.high))
+    return np.array([*low, 0.0][:2]), np.array([*high, 1.0][:2])
+
+
 def outlines(cells: Cells) -> list[np.ndarray]:
     """A polygon for each cell of one or two dimensions."""
-    low, high = np.array(cells.low), np.array(cells.high)
-    if cells.size == 1:
-        low, high = np.append(low, 0.0), np.append(high, 1.0)
     if isinstance(cells, Grid):
         polygons = _boxes((*cells.shape, 1)[:2])
     else:
         centers = np.asarray(unit(cells, cells.centroids), float)
         polygons = _strips(centers[:, 0]) if cells.size == 1 else _nearest_regions(centers)
+    low, high = bounds(cells, range(cells.size))
     return [low + polygon * (high - low) for polygon in polygons]
 
 
@@ -61,8 +68,8 @@ def _project(repertoire: Repertoire, pair: tuple[int, int]) -> Panel:
     order = order[filled[order]]
     shown = np.full(shape[first] * shape[second], NOTHING)
     shown[behind[order]] = order  # the last one, the best, stays
-    low, high = ([bound[axis] for axis in pair] for bound in (cells.low, cells.high))
-    return Panel(pair, outlines(make_grid((shape[first], shape[second]), low, high)), shown)
+    grid = make_grid((shape[first], shape[second]), *bounds(cells, pair))
+    return Panel(pair, outlines(grid), shown)
 
 
 def _boxes(shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -71,43 +78,19 @@ def _boxes(shape: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _strips(centers: np.ndarray) -> list[np.ndarray]:
-    order = np.argsort(centers, kind="stable")
-    middles = (centers[order][1:] + centers[order][:-1]) / 2
-    edges = np.concatenate([[0.0], middles, [1.0]])
-    strips = [BOX] * len(centers)
-    for place, number in enumerate(order):
-        start, end = edges[place], edges[place + 1]
-        strips[number] = np.array([start, 0.0]) + BOX * np.array([end - start, 1.0])
-    return strips
+    ordered, ranks = np.sort(centers), np.argsort(np.argsort(centers, kind="stable"))
+    edges = np.concatenate([[0.0], (ordered[1:] + ordered[:-1]) / 2, [1.0]])
+    starts, widths = edges[ranks], np.diff(edges)[ranks]
+    return [BOX * (width, 1.0) + (start, 0.0) for start, width in zip(starts, widths, strict=True)]
 
 
 def _nearest_regions(centers: np.ndarray) -> list[np.ndarray]:
-    """The Voronoi cells of points in the unit box. Start with the box and cut it by the bisector to
-    each neighbor, from the nearest until one is too far away to cut anything."""
-    regions = []
-    for number, center in enumerate(centers):
-        away = np.sum((centers - center) ** 2, axis=1)
-        region = BOX
-        for other in np.argsort(away, kind="stable"):
-            if away[other] > 4 * np.max(np.sum((region - center) ** 2, axis=1)):
-                break
-            if other != number:
-                region = _nearer_half(region, center, centers[other])
-        regions.append(region)
-    return regions
-
-
-def _nearer_half(polygon: np.ndarray, center: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The part of a convex polygon that is nearer to `center` than to `other`."""
-    beyond = (polygon - (center + other) / 2) @ (other - center)  # negative on this side
-    if (beyond <= 0).all():
-        return polygon
-    corners = []
-    for place in range(len(polygon)):
-        here, there = beyond[place - 1], beyond[place]
-        if (here <= 0) != (there <= 0):
-            share = here / (here - there)
-            corners.append(polygon[place - 1] + share * (polygon[place] - polygon[place - 1]))
-        if there <= 0:
-            corners.append(polygon[place])
-    return np.array(corners)
+    """The Voronoi cells of points in the unit box. Mirror images of the points at its four sides
+    end the cells there; those of a point on a side are cut off."""
+    first, second = np.eye(2)
+    mirrored = [
+        centers * (1 - 2 * axis) + 2 * side * axis for axis in (first, second) for side in (0, 1)
+    ]
+    found = Voronoi(np.concatenate([centers, *mirrored]))
+    regions = (found.regions[number] for number in found.point_region[: len(centers)])
+    return [np.clip(found.vertices[region], 0.0, 1.0) for region in regions]
