@@ -63,7 +63,7 @@ EXCEPTIONS = {
     "member", "members",  # of an ensemble, and of a sweep
     "__post_init__",
     "life_loss", "life_lost", "_lives", "_between_lives",  # Atari
-    "film", "_film",  # a video
+    "film",  # a video
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import math
 import os
 import warnings
@@ -46,21 +47,24 @@ def record_episode(
         import_extra(package, "video", f"a video needs {package}")
     env = _make(env_id)
     env = Stacked(env, frames) if frames > 1 else env
-    try:
+    rewards: list[float] = []
+
+    def play() -> Iterator[np.ndarray]:
         observation, _ = env.reset(seed=seed)
-        first = _frame(env, env_id)  # refuses what cannot be drawn before a file is begun
-        total, memory = 0.0, ()
-        with _film(out, int(env.metadata.get("render_fps") or 30)) as add:
-            add(first)
-            for _ in range(max_steps):
-                answer = act(observation, *memory)
-                action, *memory = answer if isinstance(answer, tuple) else (answer,)
-                observation, reward, terminated, truncated, _ = env.step(action)
-                total += float(reward)
-                add(_frame(env, env_id))
-                if terminated or truncated:
-                    break
-        return total
+        yield _frame(env, env_id)
+        memory = ()
+        for _ in range(max_steps):
+            answer = act(observation, *memory)
+            action, *memory = answer if isinstance(answer, tuple) else (answer,)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            rewards.append(float(reward))
+            yield _frame(env, env_id)
+            if terminated or truncated:
+                return
+
+    try:
+        _write(out, int(env.metadata.get("render_fps") or 30), play())
+        return sum(rewards, 0.0)
     finally:
         with contextlib.suppress(Exception):  # a viewer that never opened may fail to close
             env.close()
@@ -141,9 +145,9 @@ def _cannot_draw(env_id: str, error: Exception) -> EnvironmentError:
     return EnvironmentError(f"{env_id} cannot be drawn: {type(error).__name__}: {words}{hint}")
 
 
-@contextlib.contextmanager
-def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
-    """Yield a function that adds a frame. The file appears when all frames are written."""
+def _write(out: Path, fps: int, frames: Iterator[np.ndarray]) -> None:
+    """Write the video. The file appears when all frames are written."""
+    first = next(frames)  # refuses what cannot be drawn before a file is begun
     imageio = importlib.import_module("imageio.v2")
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = fresh_directory(out)  # ffmpeg needs a name with the right ending
@@ -160,15 +164,8 @@ def _film(out: Path, fps: int) -> Iterator[Callable[[np.ndarray], Any]]:
         with contextlib.closing(writer), warnings.catch_warnings():
             # JAX warns of any fork; this one is replaced by ffmpeg at once.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            taken = 0
-
-            def add(frame: np.ndarray) -> None:
-                nonlocal taken
-                if taken % stride == 0:
-                    writer.append_data(frame)
-                taken += 1
-
-            yield add
+            for frame in itertools.islice(itertools.chain([first], frames), 0, None, stride):
+                writer.append_data(frame)
         os.replace(temporary, out)
     finally:
         remove(aside)
