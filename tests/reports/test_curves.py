@@ -26,7 +26,7 @@ def write_run(folder, seeds=1, rows=40, offset=0.0):
     return folder
 
 
-def drawn_lines(monkeypatch, source, out_png):
+def drawn_lines(monkeypatch, run_dir, out_png):
     """The picture's solid mean curves by name, as the reader would see them."""
     figures = []
     save = plots.save_figure
@@ -36,7 +36,7 @@ def drawn_lines(monkeypatch, source, out_png):
         return save(figure, path)
 
     monkeypatch.setattr(plots, "save_figure", keep)
-    plots.learning_curve(source, out_png)
+    plots.learning_curve(run_dir, out_png)
     axes = figures[0].axes[0]
     named = {line.get_label().split(":")[0]: line for line in axes.lines}
     return {name: line for name, line in named.items() if name in plots.STYLES}, axes
@@ -62,14 +62,12 @@ def test_the_curve_is_the_mean_of_the_seeds(tmp_path, monkeypatch):
     assert (band.min(), band.max()) == (1.0, 9.0)
 
 
-def test_files_logged_at_different_steps_are_pooled(tmp_path, monkeypatch):
-    paths = []
-    for name, steps, values in [("a", [0, 200], [0.0, 2.0]), ("b", [100, 200], [5.0, 6.0])]:
-        paths.append(tmp_path / f"{name}.csv")
-        with CsvLog(paths[-1]) as log:
-            for step, value in zip(steps, values, strict=True):
-                log.append({"time/total_steps": step, "rollout/ep_rew_mean": value})
-    lines, _ = drawn_lines(monkeypatch, paths, tmp_path / "curve.png")
+def test_seeds_logged_at_different_steps_are_interpolated(tmp_path, monkeypatch):
+    with CsvLog(tmp_path / "progress.csv") as log:
+        for step, returns in [(0, {0: 0.0}), (100, {1: 5.0}), (200, {0: 2.0, 1: 6.0})]:
+            by_seed = {f"rollout/ep_rew/seed{seed}": value for seed, value in returns.items()}
+            log.append({"time/total_steps": step} | by_seed)
+    lines, _ = drawn_lines(monkeypatch, tmp_path, tmp_path / "curve.png")
     np.testing.assert_array_equal(lines["training"].get_xdata(), [0, 100, 200])
     np.testing.assert_array_equal(lines["training"].get_ydata(), [0.0, 3.0, 4.0])
 
@@ -90,10 +88,9 @@ def test_a_run_without_episodes_still_has_a_picture(tmp_path, monkeypatch):
     assert axes.texts[0].get_text() == "no episode has ended yet"
 
 
-@pytest.mark.parametrize("source", ["nowhere", []])
-def test_a_missing_log_is_said_in_one_line(tmp_path, source):
+def test_a_missing_log_is_said_in_one_line(tmp_path):
     with pytest.raises(UnderstudyError, match="no log"):
-        plots.learning_curve(source, tmp_path / "curve.png")
+        plots.learning_curve("nowhere", tmp_path / "curve.png")
 
 
 def named_run(folder, seed=0, num_seeds=1, rows=3, level=0.0, evaluated=True, **about):

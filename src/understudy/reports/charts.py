@@ -5,11 +5,10 @@ Matplotlib draws in placeholder colors, which become CSS variables.
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -26,19 +25,12 @@ STYLES = {"evaluation": (BLUE, 2.0), "training": (ORANGE, 1.3)}  # color and wid
 
 def wide_chart(found: Mapping[str, Sequence[Curve]], narrow: bool) -> str:
     """Returns by name ("evaluation", "training"), for a wide screen or a narrow one."""
-
-    def draw(axes: Axes) -> None:
-        for name, curves in found.items():
-            draw_curves(axes, list(map(_thin, curves)), *STYLES[name], FEW_POINTS)
-
-    return _svg((4.6, 3.3) if narrow else (11.5, 4.2), draw, "learning curve")
+    drawn = [(curves, *STYLES[name]) for name, curves in found.items()]
+    return _svg((4.6, 3.3) if narrow else (11.5, 4.2), drawn, "learning curve")
 
 
 def small_chart(curve: Curve) -> str:
-    def draw(axes: Axes) -> None:
-        draw_curves(axes, [_thin(curve)], BLUE, 1.5, FEW_POINTS)
-
-    return _svg((3.6, 1.9), draw, "curve")
+    return _svg((3.6, 1.9), [([curve], BLUE, 1.5)], "curve")
 
 
 def _thin(curve: Curve) -> Curve:
@@ -47,7 +39,10 @@ def _thin(curve: Curve) -> Curve:
     return Curve(curve.steps[::-1][::every][::-1], curve.returns[::-1][::every][::-1])
 
 
-def _svg(inches: tuple[float, float], draw: Callable[[Axes], None], name: str) -> str:
+def _svg(
+    inches: tuple[float, float], drawn: Iterable[tuple[Sequence[Curve], str, float]], name: str
+) -> str:
+    """Draw curves of a color and a width."""
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "understudy",
@@ -57,7 +52,8 @@ def _svg(inches: tuple[float, float], draw: Callable[[Axes], None], name: str) -
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=inches, layout="constrained")
         axes = figure.subplots()
-        draw(axes)
+        for curves, color, width in drawn:
+            draw_curves(axes, list(map(_thin, curves)), color, width, FEW_POINTS)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(MaxNLocator(5))

@@ -16,7 +16,7 @@ from understudy.reports.figures import (
     save_figure,
     spread_of,
 )
-from understudy.reports.run_log import EVALUATION, TRAINING, Run, read_runs
+from understudy.reports.run_log import EVALUATION, RETURNS, Run, read_runs
 from understudy.runs.csv_log import STEPS, read_csv
 from understudy.types import UnderstudyError
 
@@ -26,19 +26,17 @@ STYLES = {"training": ("#e08a1e", 1.4, 2), "evaluation": ("#1f6feb", 2.0, 3)}
 NO_EPISODE = "no episode has ended yet"
 
 
-def learning_curve(
-    source: Path | str | Sequence[Path | str], out_png: Path | str, title: str = ""
-) -> Path:
-    """Draw mean and 95 % interval across seeds of evaluation and training returns.
-
-    `source` is a run directory (its `progress.csv`) or a list of CSV files, whose seeds are
-    pooled. Seeds are columns such as `eval/mean_reward/seed0`, or one file each.
-    """
-    runs = [Run(path, {}, read_csv(path)) for path in _csv_paths(source)]
+def learning_curve(run_dir: Path | str, out_png: Path | str, title: str = "") -> Path:
+    """Draw mean and 95 % interval across seeds of evaluation and training returns. Seeds are
+    columns of the log, such as `eval/mean_reward/seed0`."""
+    path = Path(run_dir) / "progress.csv"
+    if not path.is_file():
+        raise UnderstudyError(f"no log to draw a learning curve from: {path}")
+    run = Run(path, {}, read_csv(path))
     figure, [axes] = new_figure(1, 1, (8, 4.5))
     decorate(axes, title, "environment steps", "return of an episode")
-    for name, stems in (("training", TRAINING), ("evaluation", (EVALUATION,))):
-        curves = [curve for run in runs for curve in run.curves(stems)]
+    for name, stems in RETURNS.items():
+        curves = run.curves(stems)
         if curves:
             color, width, order = STYLES[name]
             # The seeds themselves: an interval hides the one that never learned.
@@ -54,26 +52,16 @@ def learning_curve(
     return save_figure(figure, out_png)
 
 
-def _csv_paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
-    paths = [Path(source)] if isinstance(source, Path | str) else [Path(path) for path in source]
-    paths = [path / "progress.csv" if path.is_dir() else path for path in paths]
-    missing = [str(path) for path in paths if not path.is_file()]
-    if missing or not paths:
-        raise UnderstudyError(f"no log to draw a learning curve from: {', '.join(missing) or '-'}")
-    return paths
-
-
 def compare(runs: Sequence[Path | str], out_png: Path | str, title: str = "") -> Path:
     """Draw the learning curves of several runs: a panel for each environment, a curve for each
     algorithm and setting, with the mean and 95 % interval across all their seeds."""
     panels, found = [], by_environment(read_runs(runs))
     for env, members in found.items():
-        kind, stems = "evaluation", (EVALUATION,)
-        if not all(run.curves(stems) for run in members):
-            kind, stems = "training", TRAINING
+        evaluated = all(run.curves((EVALUATION,)) for run in members)
+        kind = "evaluation" if evaluated else "training"
         names = {run.algorithm for run in members}
         heading = members[0].title if len(names) == len(found) == 1 else env
-        groups = grouped(members, stems)
+        groups = grouped(members, RETURNS[kind])
         panels.append(Panel(heading, "environment steps", f"return ({kind})", groups))
     count = len(panels)
     columns = 2 if count == 4 else min(count, 3)

@@ -7,6 +7,7 @@ import base64
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,15 @@ def cards(found: Iterable[Card]) -> str:
     columns = len(shown) if len(shown) <= 5 else half
     style = f"--columns: {columns}; --half: {half}"
     return f'<div class="cards" style="{style}">{"".join(shown)}</div>\n' if shown else ""
+
+
+def speed_cards(run: Run, done: float | None, unit: str, note: str) -> list[Card]:
+    """The time that a run took, and how much of the unit it has done a second."""
+    seconds = run.last("time/time_elapsed")
+    if done is None or not seconds:
+        return []
+    time, speed = str(timedelta(seconds=round(seconds))), f"{done / seconds:,.0f}"
+    return [("Time", time, "h:mm:ss"), (f"{unit} a second", speed, note)]
 
 
 def small_multiples(run: Run, names: Iterable[str], over: str = STEPS) -> str:

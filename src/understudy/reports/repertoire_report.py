@@ -1,7 +1,6 @@
 """The page of a run of quality-diversity: a map to click on, its growth, its best policies."""
 
 import shlex
-from datetime import timedelta
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -77,26 +76,22 @@ def describe_repertoire(run: Run, film: str) -> page.Content:
 
 def _subtitle(run: Run) -> list[str]:
     parts = [f"{run.last(EVALUATIONS) or 0:,.0f} evaluations", f"seed {run.first_seed}"]
-    names = ("descriptor", "preset", "understudy")
-    return parts + [f"{name} {run.about[name]}" for name in names if run.about.get(name)]
+    return parts + run.facts("descriptor", "preset", "understudy")
 
 
 def _headline(run: Run, found: Map | None) -> list[page.Card]:
-    offset = run.last(OFFSET)
+    offset, done = run.last(OFFSET), run.last(EVALUATIONS)
     above = "" if offset is None else f"above {compact(offset)}"
     cells = "" if found is None else f"of {found.repertoire.cells.count:,} cells"
-    names = ("QD-score", "Coverage", "Best fitness")
-    cards = _metric_cards(run, "qd/", dict(zip(names, (above, cells, "as found"), strict=True)))
+    as_found = {"QD-score": above, "Coverage": cells, "Best fitness": "as found"}
     episodes = dict(run.about.get("run_config", {})).get("reevaluation_episodes", "some")
     names = ("Corrected QD-score", "Corrected coverage", "Corrected best")
-    cards += _metric_cards(
-        run, "qd/corrected_", dict.fromkeys(names, f"{episodes} fresh episodes each")
-    )
-    done, seconds = run.last(EVALUATIONS), run.last("time/time_elapsed")
-    if done is not None and seconds:
-        cards.append(("Time", str(timedelta(seconds=round(seconds))), "h:mm:ss"))
-        cards.append(("Evaluations a second", f"{done / seconds:,.0f}", f"{done:,.0f} in total"))
-    return cards
+    corrected = dict.fromkeys(names, f"{episodes} fresh episodes each")
+    return [
+        *_metric_cards(run, "qd/", as_found),
+        *_metric_cards(run, "qd/corrected_", corrected),
+        *page.speed_cards(run, done, "Evaluations", f"{done or 0:,.0f} in total"),
+    ]
 
 
 def _metric_cards(run: Run, prefix: str, notes: dict[str, str]) -> list[page.Card]:
@@ -105,7 +100,7 @@ def _metric_cards(run: Run, prefix: str, notes: dict[str, str]) -> list[page.Car
     if score is None or covered is None or best is None:
         return []
     values = (compact(score), f"{covered:.1%}", compact(best))
-    return [(name, value, notes[name]) for name, value in zip(notes, values, strict=True)]
+    return list(zip(notes, values, notes.values(), strict=True))
 
 
 def _elites(repertoire: Repertoire, names: tuple[str, ...]) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from datetime import timedelta
 from html import escape
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from understudy.reports import page
 from understudy.reports.charts import wide_chart
 from understudy.reports.figures import spread_of
 from understudy.reports.repertoire_report import describe_repertoire
-from understudy.reports.run_log import EVALUATION, TRAINING, Run, read_run
+from understudy.reports.run_log import EVALUATION, RETURNS, TRAINING, Run, read_run
 from understudy.runs.csv_log import STEPS
 from understudy.runs.files import write_whole
 from understudy.runs.progress import compact
@@ -62,13 +61,10 @@ def _subtitle(run: Run) -> list[str]:
     several = isinstance(count, int) and count > 1
     seeds = f"seeds {first}–{first + count - 1}" if several else f"seed {first}"
     parts = [f"{_last_step(run):,.0f} steps{' each' if several else ''}", seeds]
-    if about.get("preset"):
-        parts.append(f"preset {about['preset']}")
+    parts += run.facts("preset")
     if about.get("num_envs", 1) != 1:
         parts.append(f"{about['num_envs']} environments")
-    if about.get("understudy"):
-        parts.append(f"understudy {about['understudy']}")
-    return parts
+    return parts + run.facts("understudy")
 
 
 def _headline(run: Run) -> list[page.Card]:
@@ -85,13 +81,8 @@ def _headline(run: Run) -> list[page.Card]:
         steps, returns = run.column(TRAINING[0])
         if returns.size:
             cards.append(("Return in training", compact(float(returns[-1])), _at(steps[-1])))
-    seconds = run.last("time/time_elapsed")
-    if seconds:
-        several = run.about.get("num_seeds", 1) != 1
-        speed = f"{_last_step(run) / seconds:,.0f}"
-        cards.append(("Time", str(timedelta(seconds=round(seconds))), "h:mm:ss"))
-        cards.append(("Steps a second", speed, "for each seed" if several else "overall"))
-    return cards
+    note = "overall" if run.about.get("num_seeds", 1) == 1 else "for each seed"
+    return cards + page.speed_cards(run, _last_step(run), "Steps", note)
 
 
 def _across_seeds(run: Run) -> list[page.Card]:
@@ -114,11 +105,8 @@ def _at(step: float) -> str:
 
 
 def _learning(run: Run) -> str:
-    found = {
-        name: curves
-        for name, stems in (("training", TRAINING), ("evaluation", (EVALUATION,)))
-        if (curves := run.curves(stems))
-    }
+    curves = {name: run.curves(stems) for name, stems in RETURNS.items()}
+    found = {name: known for name, known in curves.items() if known}
     if not found:
         return "<p>No episode has ended yet.</p>\n"
     seeds = max(map(len, found.values()))

@@ -14,6 +14,7 @@ from understudy.types import UnderstudyError
 
 EVALUATION = "eval/mean_reward"
 TRAINING = ("rollout/ep_rew_mean", "rollout/ep_rew")  # the mean, and the stem of per-seed columns
+RETURNS = {"training": TRAINING, "evaluation": (EVALUATION,)}
 LARGEST_ABOUT = 2**24  # bytes of run.json
 
 
@@ -46,6 +47,10 @@ class Run(NamedTuple):
         """All that can differ between runs of one algorithm and environment, except the seed."""
         named = ("num_envs", "own_networks", "loss_addons", "schedules", "descriptor", "understudy")
         return {**self.about.get("config", {}), **{name: self.about.get(name) for name in named}}
+
+    def facts(self, *names: str) -> list[str]:
+        """What the description says of these, in words."""
+        return [f"{name} {self.about[name]}" for name in names if self.about.get(name)]
 
     @property
     def title(self) -> str:
