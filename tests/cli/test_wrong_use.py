@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import understudy
 from understudy.cli import playing
 from understudy.runs import checkpoint
 
@@ -156,7 +157,7 @@ def test_a_kind_of_file_that_nobody_knows(refused, trained, command):
 
 
 def test_a_run_without_a_name_for_its_environment_is_not_filmed(trained):
-    agent = playing.load(trained[0])
+    agent = understudy.load(trained[0])
     agent.env_name = None
     with pytest.raises(playing.ConfigError, match="from Python"):
         playing.film(agent, trained[0] / "x.mp4")
@@ -184,5 +185,5 @@ def test_ctrl_c(run, monkeypatch):
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(playing, "load", interrupt)
+    monkeypatch.setattr("understudy.agent.Agent.load", interrupt)
     assert run("eval", "run") == (130, "", "understudy: interrupted\n")

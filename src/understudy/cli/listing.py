@@ -29,10 +29,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _algorithms() -> None:
-    for name, algorithm in available().items():
-        print(f"{name:10} {(algorithm.__doc__ or '').strip().splitlines()[0]}")
-    for name, method in METHODS.items():
-        print(f"{name:10} {(method.__doc__ or '').strip().splitlines()[0]} (understudy illuminate)")
+    for name, trained in (available() | METHODS).items():
+        what = (trained.__doc__ or "").strip().splitlines()[0]
+        print(f"{name:10} {what}{' (understudy illuminate)' * (name in METHODS)}")
 
 
 def _environments() -> None:
@@ -46,10 +45,8 @@ def _environments() -> None:
 
 
 def _presets() -> None:
-    configs = {name: algorithm.config_class for name, algorithm in available().items()}
-    configs |= {name: method.config_class for name, method in METHODS.items()}
-    for name, config_class in configs.items():
-        for env, preset in config_class.presets.items():
+    for name, trained in (available() | METHODS).items():
+        for env, preset in trained.config_class.presets.items():
             changes = ", ".join(f"{key}={show(value)}" for key, value in preset.items())
             print(f"{name:10} {env:24} {changes}")
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from understudy.agent import Agent, load
+from understudy.agent import Agent
 from understudy.agent.illumination import METHODS, Illumination
 from understudy.cli.parsing import Parser, add_loading, device_of, entry
 from understudy.distributed.config import Cluster
@@ -40,23 +40,20 @@ def _behavior(text: str) -> list[float]:
 @contextlib.contextmanager
 def open_run(options: argparse.Namespace) -> Iterator[Agent | Illumination]:
     """Load the run or checkpoint `options.run`, to play it in this process alone."""
-    method = _method_of(options.run)
-    if method is None and getattr(options, "at", None) is not None:
-        where = f"from a repertoire (understudy illuminate), and {options.run} holds an agent"
-        raise ConfigError(f"--at chooses {where}")
     device = getattr(options, "device", None)
-    with contextlib.closing(load_run(options, method, Cluster(), device)) as opened:
+    with contextlib.closing(load_run(options, Cluster(), device)) as opened:
+        if isinstance(opened, Agent) and getattr(options, "at", None) is not None:
+            where = f"from a repertoire (understudy illuminate), and {options.run} holds an agent"
+            raise ConfigError(f"--at chooses {where}")
         yield opened
 
 
 def load_run(
-    options: argparse.Namespace,
-    method: type[Illumination] | None,
-    cluster: Cluster | None,
-    device: str | None,
+    options: argparse.Namespace, cluster: Cluster | None, device: str | None
 ) -> Agent | Illumination:
-    """Load the run or checkpoint `options.run` of a quality-diversity method, or of an agent."""
-    return (load if method is None else method.load)(
+    """Load the run or checkpoint `options.run`: an agent, or the run of a quality-diversity
+    method."""
+    return (_method_of(options.run) or Agent).load(
         options.run,
         env=options.env,
         trust_environment=options.trust_environment,
@@ -68,12 +65,11 @@ def load_run(
 def _method_of(path: Path) -> type[Illumination] | None:
     """The quality-diversity method of a run or checkpoint; None for an agent's."""
     places = [path, *checkpoint.candidates(path)]
+    unreadable = (CheckpointError, ValueError, LookupError, TypeError, RecursionError)
     for place in (path / RUN_JSON, *(place / checkpoint.MANIFEST for place in places)):
-        with contextlib.suppress(
-            CheckpointError, ValueError, LookupError, TypeError, RecursionError
-        ):
-            name = json.loads(read_bytes(place, checkpoint.LARGEST_MANIFEST))["algorithm"]
-            return METHODS.get(name)
+        with contextlib.suppress(*unreadable):
+            about = json.loads(read_bytes(place, checkpoint.LARGEST_MANIFEST))
+            return METHODS.get(about["algorithm"])
     return None
 
 

@@ -40,8 +40,9 @@ def add_flags(parser: Parser, arguments: list[str]) -> None:
 def run(options: argparse.Namespace) -> None:
     about, config = _read_about(options.run)
     settings = _started_with(options.run)
-    method = METHODS.get(about["algorithm"])
-    unit, other = ("steps", "evaluations") if method is None else ("evaluations", "steps")
+    unit, other = "steps", "evaluations"
+    if about["algorithm"] in METHODS:
+        unit, other = other, unit
     if getattr(options, other) is not None:
         raise ConfigError(
             f"{options.run} is a run of {shown_name(about['algorithm'])}, which counts {unit}: "
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         )
     total = getattr(options, unit) or about["total_steps"]
     cluster = _set_up(about, options.address)
-    trained = load_run(options, method, cluster, options.device or settings.get("device", "auto"))
+    trained = load_run(options, cluster, options.device or settings.get("device", "auto"))
     done, _ = progress_of(trained)
     if done >= total:
         trained.close()

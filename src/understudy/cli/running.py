@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import logging
 import sys
 import time
@@ -83,11 +84,8 @@ def new_directory(wanted: Path | None, name: str, env: str) -> Path:
         return wanted
     env = env.replace(":", "-").replace("/", "-")
     stem = f"{name}-{env}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory, copies = Path("runs") / stem, 1
-    while directory.exists():
-        copies += 1
-        directory = Path("runs") / f"{stem}-{copies}"
-    return directory
+    names = itertools.chain([stem], (f"{stem}-{copy}" for copy in itertools.count(2)))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def proceed(

@@ -16,18 +16,10 @@ from typing import Any, final
 from understudy.agent import agent_class
 from understudy.algorithms import available, find
 from understudy.algorithms.config import Config, setting, shown_name
+from understudy.cli import settings
 from understudy.cli.flags import ENVIRONMENT, add_settings, flags_in, parse_value, words_of
 from understudy.cli.parsing import Parser, device_of, entry
 from understudy.cli.running import new_directory
-from understudy.cli.settings import (
-    Plan,
-    RunSettings,
-    Schema,
-    field_names,
-    make_plan,
-    takes_list,
-    tidy,
-)
 from understudy.cli.train import DEFAULT_ALGORITHM, TrainSettings, config_classes
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
@@ -60,28 +52,30 @@ class SweepSettings(Config):
 
     def contradictions(self) -> list[str]:
         rules = {
-            "--members are those of one program: with --optuna give --trials": (
-                self.optuna and self.members
-            ),
-            "--optuna needs --trials": self.optuna and not self.trials,
-            "--trials are those of --optuna STUDY.db": self.trials and not self.optuna,
-            "--address is about trials of --optuna STUDY.db": self.address and not self.optuna,
-            "--at-once is about trials of --optuna STUDY.db": self.at_once and not self.optuna,
+            "--trials are those of --optuna STUDY.db": self.trials,
+            "--address is about trials of --optuna STUDY.db": self.address,
+            "--at-once is about trials of --optuna STUDY.db": self.at_once,
         }
+        if self.optuna:
+            rules = {
+                "--members are those of one program: with --optuna give --trials": self.members,
+                "--optuna needs --trials": not self.trials,
+            }
         return [problem for problem, broken in rules.items() if broken]
 
 
 SECTIONS = {
-    SweepSettings: field_names(SweepSettings),
+    SweepSettings: settings.field_names(SweepSettings),
     TrainSettings: ("steps", "envs"),
-    RunSettings: ("seed", "device"),
+    settings.RunSettings: ("seed", "device"),
     RunConfig: ("evaluation_episodes",),
 }
 
 
 def add_flags(parser: Parser, arguments: list[str]) -> None:
     words = words_of(arguments)
-    schema = Schema(find(words[0] if words else DEFAULT_ALGORITHM).name, config_classes(), SECTIONS)
+    name = find(words[0] if words else DEFAULT_ALGORITHM).name
+    schema = settings.Schema(name, config_classes(), SECTIONS)
     parser.add_argument("algorithm", metavar="ALGO", help=f"one of {', '.join(available())}")
     parser.add_argument("env", metavar="ENV", help=ENVIRONMENT)
     group = parser.add_argument_group("the sweep")
@@ -98,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     problems = []
     if options.run and "optuna" in flags:
         problems = ["with --optuna results go beside the study: there is no --run"]
-    plan = make_plan(options.schema, options.env, {"your flags": flags}, problems)
+    plan = settings.make_plan(options.schema, options.env, {"your flags": flags}, problems)
     vary = _vary(options.vary, type(plan.config))
     both = sorted(set(vary) & flags.keys())
     if both:
@@ -114,10 +108,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _try(
-    options: argparse.Namespace, plan: Plan, vary: dict[str, Any]
+    options: argparse.Namespace, plan: settings.Plan, vary: dict[str, Any]
 ) -> tuple[SweepResult, Path, Path]:
     """The result, and the paths of its table and its picture."""
-    own, train, run = (plan.run[one] for one in (SweepSettings, TrainSettings, RunSettings))
+    own, train, run = (
+        plan.run[one] for one in (SweepSettings, TrainSettings, settings.RunSettings)
+    )
     agent = agent_class(plan.schema.name)
     shared: dict[str, Any] = {
         "steps": train.steps_on(plan.env),
@@ -154,9 +150,10 @@ def _vary(given: list[str], config_class: type[Config]) -> dict[str, Any]:
         field = getattr(config_class, "__dataclass_fields__", {}).get(name)
         if field is None:
             raise ConfigError(f"--vary: {config_class.explain_unknown(name)}")
-        layers = takes_list(field.type)
+        layers = settings.takes_list(field.type)
         vary[name] = _range(text, values) or [
-            tidy(config_class, {name: _value(item, layers)})[name] for item in values.split(",")
+            settings.tidy(config_class, {name: _value(item, layers)})[name]
+            for item in values.split(",")
         ]
     return vary
 
