@@ -29,13 +29,13 @@ def write_run(folder, seeds=1, rows=40, offset=0.0):
 def drawn_lines(monkeypatch, run_dir, out_png):
     """The picture's solid mean curves by name, as the reader would see them."""
     figures = []
-    save = plots.save_figure
+    save = plots.figures.save_figure
 
     def keep(figure, path):
         figures.append(figure)
         return save(figure, path)
 
-    monkeypatch.setattr(plots, "save_figure", keep)
+    monkeypatch.setattr(plots.figures, "save_figure", keep)
     plots.learning_curve(run_dir, out_png)
     axes = figures[0].axes[0]
     named = {line.get_label().split(":")[0]: line for line in axes.lines}
@@ -117,9 +117,11 @@ def compared(tmp_path, monkeypatch):
 
     def draw(*runs, title=""):
         figures = []
-        save = plots.save_figure
+        save = plots.figures.save_figure
         with monkeypatch.context() as patch:
-            patch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure) or path)
+            patch.setattr(
+                plots.figures, "save_figure", lambda figure, path: figures.append(figure) or path
+            )
             plots.compare(runs, tmp_path / "out.png", title)
         (figure,) = figures
         save(figure, tmp_path / "out.png")
@@ -208,7 +210,7 @@ def test_eight_runs_have_eight_looks(tmp_path, monkeypatch):
     runs = [named_run(tmp_path / str(i), config={"gamma": i / 10}) for i in range(8)]
     looks = set()
     monkeypatch.setattr(
-        plots,
+        plots.figures,
         "save_figure",
         lambda figure, path: looks.update(
             (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines

@@ -5,17 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy.reports.figures import (
-    INK,
-    Group,
-    Panel,
-    decorate,
-    draw_curves,
-    draw_panels,
-    new_figure,
-    save_figure,
-    spread_of,
-)
+from understudy.reports import figures
 from understudy.reports.run_log import EVALUATION, RETURNS, Run, read_runs
 from understudy.runs.csv_log import STEPS, read_csv
 from understudy.types import UnderstudyError
@@ -33,23 +23,23 @@ def learning_curve(run_dir: Path | str, out_png: Path | str, title: str = "") ->
     if not path.is_file():
         raise UnderstudyError(f"no log to draw a learning curve from: {path}")
     run = Run(path, {}, read_csv(path))
-    figure, [axes] = new_figure(1, 1, (8, 4.5))
-    decorate(axes, title, "environment steps", "return of an episode")
+    figure, [axes] = figures.new_figure(1, 1, (8, 4.5))
+    figures.decorate(axes, title, "environment steps", "return of an episode")
     for name, stems in RETURNS.items():
         curves = run.curves(stems)
         if curves:
             color, width, order = STYLES[name]
             # The seeds themselves: an interval hides the one that never learned.
             each = name == "evaluation" and 1 < len(curves) <= 10
-            line = draw_curves(axes, curves, color, width, 30, each, zorder=order)
-            several = f" ({spread_of(len(curves))})" if len(curves) > 1 else ""
+            line = figures.draw_curves(axes, curves, color, width, 30, each, zorder=order)
+            several = f" ({figures.spread_of(len(curves))})" if len(curves) > 1 else ""
             line.set_label(f"{name}: {line.get_ydata()[-1]:,.1f} at the end{several}")
     if axes.lines:
         axes.margins(x=0.01)
         axes.legend(loc="best", frameon=True, framealpha=0.85, edgecolor="none")
     else:
-        axes.text(0.5, 0.5, NO_EPISODE, transform=axes.transAxes, ha="center", color=INK)
-    return save_figure(figure, out_png)
+        axes.text(0.5, 0.5, NO_EPISODE, transform=axes.transAxes, ha="center", color=figures.INK)
+    return figures.save_figure(figure, out_png)
 
 
 def compare(runs: Sequence[Path | str], out_png: Path | str, title: str = "") -> Path:
@@ -62,14 +52,14 @@ def compare(runs: Sequence[Path | str], out_png: Path | str, title: str = "") ->
         names = {run.algorithm for run in members}
         heading = members[0].title if len(names) == len(found) == 1 else env
         groups = grouped(members, RETURNS[kind])
-        panels.append(Panel(heading, "environment steps", f"return ({kind})", groups))
+        panels.append(figures.Panel(heading, "environment steps", f"return ({kind})", groups))
     count = len(panels)
     columns = 2 if count == 4 else min(count, 3)
     each = (8.0, 4.3) if count == 1 else (5.0, 3.4)
-    figure, _ = draw_panels(panels, columns, each, NO_EPISODE, legend=True)
+    figure, _ = figures.draw_panels(panels, columns, each, NO_EPISODE, legend=True)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", color=INK, parse_math=False)
-    return save_figure(figure, out_png)
+        figure.suptitle(title, x=0.01, ha="left", color=figures.INK, parse_math=False)
+    return figures.save_figure(figure, out_png)
 
 
 def by_environment(runs: list[Run]) -> dict[str, list[Run]]:
@@ -79,7 +69,7 @@ def by_environment(runs: list[Run]) -> dict[str, list[Run]]:
     return found
 
 
-def grouped(runs: list[Run], stems: Sequence[str], over: str = STEPS) -> list[Group]:
+def grouped(runs: list[Run], stems: Sequence[str], over: str = STEPS) -> list[figures.Group]:
     """The curves of some columns over another. Runs that differ only in the seed are one group; a
     seed that was run twice counts once: the run that went further."""
     alike: dict[str, list[Run]] = {}
@@ -93,7 +83,7 @@ def grouped(runs: list[Run], stems: Sequence[str], over: str = STEPS) -> list[Gr
             for seed, curve in enumerate(run.curves(stems, over), run.first_seed):
                 if seed not in by_seed or curve.steps[-1] > by_seed[seed].steps[-1]:
                     by_seed[seed] = curve
-        groups.append(Group(label, list(by_seed.values())))
+        groups.append(figures.Group(label, list(by_seed.values())))
     return groups
 
 

@@ -68,8 +68,9 @@ def _project(repertoire: Repertoire, pair: tuple[int, int]) -> Panel:
     order = order[filled[order]]
     shown = np.full(shape[first] * shape[second], NOTHING)
     shown[behind[order]] = order  # the last one, the best, stays
-    grid = make_grid((shape[first], shape[second]), *bounds(cells, pair))
-    return Panel(pair, outlines(grid), shown)
+    low, high = bounds(cells, pair)
+    boxes = outlines(make_grid((shape[first], shape[second]), low.tolist(), high.tolist()))
+    return Panel(pair, boxes, shown)
 
 
 def _boxes(shape: tuple[int, ...]) -> list[np.ndarray]:

@@ -85,8 +85,8 @@ def _headline(run: Run, found: Map | None) -> list[page.Card]:
     cells = "" if found is None else f"of {found.repertoire.cells.count:,} cells"
     as_found = {"QD-score": above, "Coverage": cells, "Best fitness": "as found"}
     episodes = dict(run.about.get("run_config", {})).get("reevaluation_episodes", "some")
-    names = ("Corrected QD-score", "Corrected coverage", "Corrected best")
-    corrected = dict.fromkeys(names, f"{episodes} fresh episodes each")
+    fresh, names = f"{episodes} fresh episodes each", ("QD-score", "coverage", "best")
+    corrected = {f"Corrected {name}": fresh for name in names}
     return [
         *_metric_cards(run, "qd/", as_found),
         *_metric_cards(run, "qd/corrected_", corrected),
