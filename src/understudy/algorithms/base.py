@@ -49,7 +49,7 @@ class Aux(NamedTuple):
     priorities: Float[Array, " batch"]  # |TD error| per row
 
 
-Computed = tuple[Gradients, Aux]
+Result = tuple[Gradients, Aux]  # of `gradients`
 
 
 class ActorPolicy(NamedTuple):
@@ -87,10 +87,10 @@ class Algorithm(abc.ABC):
         if not isinstance(self.config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name.upper()} takes a {wanted}, got a {got}")
-        if loss_addons and "actor" not in self.optimizers.networks:
-            raise ConfigError(f"{self.name.upper()} has no actor for loss add-ons to act on")
         self.networks = networks or Networks()
         self.loss_addons = loss_addons
+        if loss_addons and "actor" not in self.optimizers.networks:
+            raise ConfigError(f"{self.name.upper()} has no actor for loss add-ons to act on")
 
     def __eq__(self, other: object) -> bool:
         """Two of one class and config make the same programs. An algorithm with networks or
@@ -206,12 +206,11 @@ class Algorithm(abc.ABC):
         return batch._replace(weight=weight * (weight.size / steps))
 
     @abc.abstractmethod
-    def gradients(self, state: TrainState, batch: Any, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Any, key: Key, mask: UpdateMask) -> Result:
         """Return the gradients of one prepared batch at this state. Pure; noise is drawn by row."""
 
     def apply(self, state: TrainState, gradients: Gradients) -> TrainState:
         """Clip, descend, move targets, count. Delayed parts do not change."""
-        assert gradients.mask is not None
         params, opt_state = self.optimizers.step(state, gradients)
         return state._replace(
             params=params,

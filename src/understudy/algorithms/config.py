@@ -180,23 +180,14 @@ def coerce(value: Any, annotation: Any) -> Any:
     """
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     options = typing.get_args(annotation) if is_union else (annotation,)
-    if value is None:
-        if type(None) in options:
-            return None
-        raise ValueError(f"must be {_spell(options)}, got None")
     for kind in options:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, (list, tuple)):
                 return tuple(coerce(item, typing.get_args(kind)[0]) for item in value)
-        elif kind is bool:
-            if isinstance(value, bool):
-                return value
-        elif kind is int:
-            if _is_number(value) and math.isfinite(value) and int(value) == value:
-                return int(value)
-        elif kind is float:
-            if _is_number(value):
-                return float(value)
+        elif kind in (int, float):
+            whole = _is_number(value) and math.isfinite(value) and int(value) == value
+            if whole or (kind is float and _is_number(value)):
+                return kind(value)
         elif isinstance(value, kind):
             return value
     raise ValueError(f"must be {_spell(options)}, got {value!r}")

@@ -69,7 +69,10 @@ def join_gradients(
     `differentiate_numbers` computes from the extras of the actor's loss. The key is for the users'
     add-ons."""
     critic_gradient, aux = critic_part
-    encoded = _encode_for_actor(state, batch, algorithm.config)
+    encoded = batch
+    if not algorithm.config.actor_trains_encoder:  # encode once for both, if they share an encoder
+        shared = encode_shared(state.params.actor, state.params.critic, batch.observation)
+        encoded = batch._replace(observation=shared)
 
     def total(actor: Any) -> tuple[Scalar, Any]:
         loss, extras = actor_loss(actor, encoded)
@@ -90,15 +93,6 @@ def join_gradients(
         critic_gradient = with_observation_encoder(critic_gradient, both)
     params = type(state.params)(actor_gradient, critic_gradient, *numbers)
     return Gradients(params, mask), aux._replace(metrics=aux.metrics | metrics)
-
-
-def _encode_for_actor(state: TrainState, batch: Any, config: Any) -> Any:
-    """Encode a batch's observations once for actor and critics, if they share an encoder that the
-    actor does not train."""
-    if config.actor_trains_encoder:
-        return batch
-    encoded = encode_shared(state.params.actor, state.params.critic, batch.observation)
-    return batch._replace(observation=encoded)
 
 
 def _differentiate_actor(

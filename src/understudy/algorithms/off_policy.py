@@ -139,21 +139,16 @@ class OffPolicyConfig(AlgorithmConfig):
                 problems.append("memory is one for actor and critics: it needs share_encoder")
         if self.actor_trains_encoder and not self.share_encoder:
             problems.append("actor_trains_encoder has no use without share_encoder")
-        if self.batch_size > self.buffer_size:
-            problems.append(
-                f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}"
-            )
-        if self.min_buffer_size > self.buffer_size:
-            problems.append(
-                f"min_buffer_size {self.min_buffer_size} is larger than "
-                f"buffer_size {self.buffer_size}: no update would ever happen"
-            )
         if self.n_step >= self.buffer_size:
             problems.append(f"n_step {self.n_step} must be below buffer_size {self.buffer_size}")
-        if self.critic_subset is not None and self.critic_subset > self.num_critics:
-            problems.append(
-                f"critic_subset {self.critic_subset} is larger than num_critics {self.num_critics}"
-            )
+        for name, limit, effect in (
+            ("batch_size", "buffer_size", ""),
+            ("min_buffer_size", "buffer_size", ": no update would ever happen"),
+            ("critic_subset", "num_critics", ""),
+        ):
+            value, most = getattr(self, name), getattr(self, limit)
+            if value is not None and value > most:
+                problems.append(f"{name} {value} is larger than {limit} {most}{effect}")
         return problems
 
     def schedules(self) -> dict[str, Schedule]:

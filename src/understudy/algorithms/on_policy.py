@@ -11,11 +11,7 @@ from jaxtyping import Array, Int32
 
 from understudy.algorithms.config import setting
 from understudy.algorithms.optim import Delays
-from understudy.algorithms.shared_settings import (
-    OPTIMIZERS,
-    AlgorithmConfig,
-    optimizer_setting,
-)
+from understudy.algorithms.shared_settings import OPTIMIZERS, AlgorithmConfig, optimizer_setting
 from understudy.types import Key
 
 

@@ -27,7 +27,7 @@ class UpdateMask(NamedTuple):
 
 class Gradients(NamedTuple):
     params: Any  # in the form of the params; zeros where a part is delayed
-    mask: UpdateMask | None
+    mask: Any  # the UpdateMask that they were computed for; None between processes
 
 
 @final
@@ -63,8 +63,7 @@ def when(flag: Flag, compute: Callable[[], Any], otherwise: Callable[[], Any]) -
     return jax.lax.cond(flag, compute, otherwise)
 
 
-def _actor_and_critic() -> Mapping[str, str]:
-    return {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
+_ACTOR_AND_CRITIC = {"actor": "actor_learning_rate", "critic": "critic_learning_rate"}
 
 
 @final
@@ -73,7 +72,7 @@ class Optimizers:
     """One optimizer for each of the params that learn, with the settings of a config."""
 
     config: Any
-    networks: Mapping[str, str] = field(default_factory=_actor_and_critic)
+    networks: Mapping[str, str] = field(default_factory=_ACTOR_AND_CRITIC.copy)
     """Networks that learn -> the setting of their own learning rate, which may be absent."""
     numbers: Mapping[str, str] = field(default_factory=dict)
     """The same for params that are no networks: no clipping, no weight decay."""
@@ -94,7 +93,6 @@ class Optimizers:
 
     def step(self, state: TrainState, gradients: Gradients) -> tuple[Any, dict[str, Tree]]:
         """Return the new params and optimizer states. Delayed parts do not change."""
-        assert gradients.mask is not None
         clipped, params, opt_state = self._clip(gradients.params), {}, {}
         for name in self.learning_rates:
             old = getattr(state.params, name), state.opt_state[name]
@@ -113,15 +111,14 @@ class Optimizers:
         return self.project[name](new) if name in self.project else new, opt_state
 
     def _clip(self, gradients: Any) -> dict[str, Any]:
-        unclipped = {name: getattr(gradients, name) for name in self.learning_rates}
+        clipped: dict[str, Any] = {name: getattr(gradients, name) for name in self.learning_rates}
         if self.config.max_grad_norm is None:
-            return unclipped
-        networks = {name: unclipped[name] for name in self.networks}
+            return clipped
         clip = optax.clip_by_global_norm(self.config.max_grad_norm)
-        if self.clip_together:
-            clipped: Any = clip.update(networks, clip.init(networks))[0]
-            return unclipped | clipped
-        return unclipped | {name: clip.update(x, clip.init(x))[0] for name, x in networks.items()}
+        for names in [self.networks] if self.clip_together else [[name] for name in self.networks]:
+            group = {name: clipped[name] for name in names}
+            clipped |= clip.update(group, clip.init(group))[0]
+        return clipped
 
     def _direction(self, name: str) -> optax.GradientTransformation:
         """Make what turns gradients into directions; learning rates come from `state.hyper`.

@@ -11,15 +11,7 @@ from understudy.algorithms.a2c import losses
 from understudy.algorithms.a2c.config import A2CConfig
 from understudy.algorithms.a2c.losses import Prepared
 from understudy.algorithms.aux_losses import add_terms
-from understudy.algorithms.base import (
-    ActorPolicy,
-    Algorithm,
-    Aux,
-    Computed,
-    Explored,
-    First,
-    PerRow,
-)
+from understudy.algorithms.base import ActorPolicy, Algorithm, Aux, Explored, First, PerRow, Result
 from understudy.algorithms.normalization import normalize_batch
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import ActorCritic, TrainState
@@ -161,7 +153,7 @@ class A2C(Algorithm):
         shape = steps.valid.shape[::-1]
         return value(before).reshape(shape).T, value(after).reshape(shape).T, before
 
-    def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Result:
         """One loss for policy and value."""
 
         def objective(params: ActorCritic) -> tuple[Scalar, Metrics]:

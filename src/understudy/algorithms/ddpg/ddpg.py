@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import Algorithm, Computed, Explored, First
+from understudy.algorithms.base import Algorithm, Explored, First, Result
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
 from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
@@ -61,7 +61,7 @@ class DDPG(Algorithm):
             drawn = noise = ornstein_uhlenbeck(noise, first, drawn, policy.noise_theta, 1.0)
         return jnp.clip(action + policy.exploration_noise * drawn, -1.0, 1.0), noise, {}
 
-    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it."""
         addon_key, subset_key = jax.random.split(key)

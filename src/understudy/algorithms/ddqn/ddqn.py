@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import Algorithm, Computed, Explored, First, PerRow
+from understudy.algorithms.base import Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
 from understudy.algorithms.gradients import differentiate_critic, sample_critics
@@ -66,7 +66,7 @@ class DDQN(Algorithm):
     def greedy_action(self, policy: Policy, observation: Observation) -> Int32[Array, " envs"]:
         return jnp.argmax(losses.mean_q(policy.critic, observation), axis=-1)
 
-    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """The key draws a subset of the critics, which is the same for every row."""
         critic = state.params.critic
         critics = sample_critics(state.targets.critic, self.config.critic_subset, key)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import ActorPolicy, Algorithm, Computed, Explored, First, PerRow
+from understudy.algorithms.base import ActorPolicy, Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.gradients import (
     ActorLoss,
     Part,
@@ -86,7 +86,7 @@ class MPO(Algorithm):
         batch = super().prepare(state, batch)
         return batch._replace(weight=batch.weight / jnp.mean(batch.weight))
 
-    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: networks and duals take one step each."""
         here, there, addon_key, subset_key = jax.random.split(key, 4)
         target_actor, critics, encoded = target_networks(

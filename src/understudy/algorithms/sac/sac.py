@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import ActorPolicy, Algorithm, Computed, Explored, First, PerRow
+from understudy.algorithms.base import ActorPolicy, Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.gradients import (
     ActorLoss,
     Part,
@@ -65,7 +65,10 @@ class SAC(Algorithm):
         return Params(actor, critic, temperature), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
-        default = jnp.float32(default_target_entropy(spec))
+        """The target entropy is −dim(A), as in the paper; for a discrete action it is half the
+        entropy of a uniform choice."""
+        discrete, size = isinstance(spec.action, Discrete), spec.action.size
+        default = jnp.float32(0.5 * math.log(size) if discrete else -size)
         return {"target_entropy": default, **super().init_hyper(spec)}
 
     def explore(
@@ -80,7 +83,7 @@ class SAC(Algorithm):
         action, log_prob = squashed_gaussian_sample(mean, log_std, drawn)
         return action, noise, {"log_prob": log_prob}
 
-    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
@@ -139,9 +142,3 @@ class SAC(Algorithm):
 
 def _keep_positive(temperature: Scalar) -> Scalar:
     return jnp.maximum(temperature, SMALLEST_TEMPERATURE)
-
-
-def default_target_entropy(spec: Spec) -> float:
-    """−dim(A), as in the paper; for a discrete action half the entropy of a uniform choice."""
-    discrete, size = isinstance(spec.action, Discrete), spec.action.size
-    return 0.5 * math.log(size) if discrete else -float(size)

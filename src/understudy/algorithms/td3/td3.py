@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from understudy.algorithms import off_policy
-from understudy.algorithms.base import Algorithm, Computed, Explored, First
+from understudy.algorithms.base import Algorithm, Explored, First, Result
 from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.td3 import losses
@@ -50,7 +50,7 @@ class TD3(Algorithm):
         drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action + drawn, -1.0, 1.0), noise, {}
 
-    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Computed:
+    def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
