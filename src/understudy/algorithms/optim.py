@@ -117,7 +117,8 @@ class Optimizers:
         clip = optax.clip_by_global_norm(self.config.max_grad_norm)
         for names in [self.networks] if self.clip_together else [[name] for name in self.networks]:
             group = {name: clipped[name] for name in names}
-            clipped |= clip.update(group, clip.init(group))[0]
+            updated: Any = clip.update(group, clip.init(group))[0]
+            clipped |= updated
         return clipped
 
     def _direction(self, name: str) -> optax.GradientTransformation:
