@@ -106,6 +106,8 @@ class Faulty(Scripted):
                 observation = observation[:3]
             if self.fault == "dtype":
                 observation = observation.astype(complex)
+            if self.fault == "ragged":
+                observation = [[1.0], [2.0, 3.0]]
             if self.fault == "reward":
                 reward = float("inf")
         return observation, reward, terminated, truncated, info

@@ -68,8 +68,9 @@ def test_bytes_stay_bytes_and_choices_get_their_start():
         ("raise", r"environment 1: step\(\) raised ZeroDivisionError.*last action"),
         ("observation", r"environment 1: the observation is nan at index \[2\].*last action"),
         ("reward", r"environment 1: the reward is inf .*last action"),
-        ("shape", r"environment 1: expected an observation of shape \(4,\), got \(3,\)"),
-        ("dtype", r"environment 1: expected an observation of dtype float32, got complex128"),
+        ("shape", r"environment 1: expected the observation to have shape \(4,\), got \(3,\)"),
+        ("dtype", r"environment 1: expected the observation to have dtype float32, got complex128"),
+        ("ragged", r"environment 1: the observation is no array: .*last action"),
         ("constructor", r"environment 1: the constructor raised RuntimeError: no such robot"),
     ],
 )

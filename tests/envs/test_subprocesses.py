@@ -137,7 +137,7 @@ def test_workers_never_import_jax_nor_the_main_script():
         ("raise", r"environment 2: step\(\) raised ZeroDivisionError(.|\n)*Traceback"),
         ("observation", r"environment 2: the observation is nan at index \[2\].*last action"),
         ("reward", r"environment 2: the reward is inf .*last action"),
-        ("shape", r"environment 2: expected an observation of shape \(4,\), got \(3,\)"),
+        ("shape", r"environment 2: expected the observation to have shape \(4,\), got \(3,\)"),
         ("constructor", r"environment 2: the constructor raised RuntimeError: no such robot"),
     ],
 )

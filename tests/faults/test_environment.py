@@ -235,7 +235,7 @@ def test_absurd_numbers_are_clipped(make, kind, what, caplog):
     ],
 )
 def test_an_observation_of_another_kind_is_an_error(make, kind, what, problem):
-    problem = f"environment 1: expected an observation of {problem}"
+    problem = f"environment 1: expected the observation to have {problem}"
     with pytest.raises(EnvironmentError, match=problem):
         play(make(kind, at(1, 0, 3, what)))
 

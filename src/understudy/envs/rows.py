@@ -18,7 +18,7 @@ from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, f
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
-from understudy.observation_packing import Packer, can_cast
+from understudy.observation_packing import Packer
 
 # What an environment's own code may raise without ending the run.
 FAILURES = (Exception, SystemExit)
@@ -95,9 +95,8 @@ class EnvRows:
 
     def set_packer(self, packer: Packer) -> None:
         """Set how observations are checked and written, before the first episode."""
-        self._packer, self._shape, self._dtype = packer, packer.shape, packer.dtype
-        self._has_parts = packer.has_parts
-        self._inexact = self._dtype.kind == "f" and not packer.has_parts
+        self._packer, self._shape, self._has_parts = packer, packer.shape, packer.has_parts
+        self._inexact = packer.dtype.kind == "f" and not packer.has_parts
 
     def take_faults(self) -> list[Fault]:
         """Return the faults that were survived since the last call."""
@@ -261,26 +260,20 @@ class EnvRows:
     def _write(self, index: int, observation: Any, out: np.ndarray) -> None:
         """Check an observation and copy it to its row of `out`. An entry of a dict that is not in
         order is written by `_clip`."""
-        if self._has_parts:
+        is_usual = type(observation) is np.ndarray and observation.dtype is self._accepted
+        if not is_usual or observation.shape != self._shape:
             try:
                 entries = self._packer.entries(observation)
             except EnvironmentError as error:
                 raise self._error(index, str(error)) from None
-            self._given[index] = observation
-            if all(e.dtype.kind != "f" or np.vdot(e, e) <= LIMIT * LIMIT for e in entries):
-                self._packer.write(entries, out[index])
-            else:
-                self._has_abnormal_entry = True
-            return
-        if type(observation) is not np.ndarray:
+            if self._has_parts:
+                self._given[index] = observation
+                if all(e.dtype.kind != "f" or np.vdot(e, e) <= LIMIT * LIMIT for e in entries):
+                    self._packer.write(entries, out[index])
+                else:
+                    self._has_abnormal_entry = True
+                return
             observation = np.asarray(observation)
-        if observation.shape != self._shape:
-            problem = f"expected an observation of shape {self._shape}, got {observation.shape}"
-            raise self._error(index, problem)
-        if observation.dtype is not self._accepted:
-            if not can_cast(observation.dtype, self._dtype):
-                problem = f"expected an observation of dtype {self._dtype}, got {observation.dtype}"
-                raise self._error(index, problem)
             self._accepted = observation.dtype
         self._given[index] = observation
         try:
