@@ -36,7 +36,7 @@ TREES = st.recursive(
 
 
 def packer_of(space: spaces.Space) -> Packer:
-    return Packer.of(spec_of(space, spaces.Discrete(2)).observation)
+    return Packer(spec_of(space, spaces.Discrete(2)).observation)
 
 
 def pack_one(packer: Packer, observation) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_what_is_packed_can_be_taken_apart(space, seed):
     spec = spec_of(space, spaces.Discrete(2)).observation
     space.seed(seed)
     seen = [space.sample() for _ in range(3)]
-    packer = Packer.of(spec)
+    packer = Packer(spec)
     assert [part.name for part in spec.parts] == names
     for observation in seen:
         packed = pack_one(packer, observation)
@@ -104,7 +104,7 @@ def test_a_vector_worked_by_hand():
     ).observation
     parts = (Part("z", (2,), "float32"), Part("a/b", (3,), "float32", choices=3, start=1))
     assert spec == ArraySpec((5,), "float32", parts)
-    packed = pack_one(Packer.of(spec), {"a": {"b": 2}, "z": [0.5, -7]})
+    packed = pack_one(Packer(spec), {"a": {"b": 2}, "z": [0.5, -7]})
     assert packed.tolist() == [0.5, -7, 0, 1, 0]
 
 
@@ -113,7 +113,7 @@ def test_bytes_worked_by_hand():
     spec = spec_of(space, spaces.Discrete(2)).observation
     assert spec.shape == (6 + 4,) and spec.dtype == "uint8"
     eye = np.arange(6, dtype=np.uint8).reshape(3, 2)
-    packed = pack_one(Packer.of(spec), {"eye": eye, "touch": np.float64([0.25])})
+    packed = pack_one(Packer(spec), {"eye": eye, "touch": np.float64([0.25])})
     assert packed.tolist() == [*range(6), 0, 0, 0x80, 0x3E]
 
 
@@ -128,12 +128,12 @@ def test_the_same_from_json():
     spec = spec_of(spaces.Dict(a=PICTURE, b=NUMBERS[0], c=NUMBERS[5]), spaces.Discrete(2))
     stored = json.loads(json.dumps(dataclasses.asdict(spec.observation)))
     seen = {"a": np.ones((3, 2), np.uint8), "b": np.arange(3.0), "c": 2}
-    ours, theirs = Packer.of(spec.observation), Packer.of(stored)
+    ours, theirs = Packer(spec.observation), Packer(stored)
     assert pack_one(ours, seen).tobytes() == pack_one(theirs, seen).tobytes()
-    plain = Packer.of({"shape": [2], "dtype": "float32"})  # written before there were parts
+    plain = Packer({"shape": [2], "dtype": "float32"})  # written before there were parts
     assert plain.pack([[1, 2], [3, 4]])[0].tolist() == [[1, 2], [3, 4]]
     with pytest.raises(EnvironmentError, match=r"take 34 places, its array has \(3,\)"):
-        Packer.of(stored | {"shape": [3]})
+        Packer(stored | {"shape": [3]})
 
 
 TWO = spaces.Dict(eye=PICTURE, joints=spaces.Box(-1, 1, (3,)), mode=spaces.Discrete(2))

@@ -36,17 +36,17 @@ class Slot(NamedTuple):
 class Packer:
     """Check the entries of observations and write them side by side."""
 
-    def __init__(
-        self, shape: Sequence[int], dtype: str, parts: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        """`parts` are those of an `ArraySpec`, as `dataclasses.asdict` writes them."""
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+    def __init__(self, observation: Any) -> None:
+        """`observation` is that of a `Spec`, or its JSON form."""
+        spec = observation if isinstance(observation, Mapping) else dataclasses.asdict(observation)
+        self.shape, self.dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
+        parts = spec.get("parts", ())
         self.has_parts = bool(parts)
         self._in_bytes = self.has_parts and self.dtype == np.uint8
-        self.slots, end = [Slot("", self.shape, self.dtype, 0, 0, slice(None))], 0
         if not parts:
+            self.slots = [Slot("", self.shape, self.dtype, 0, 0, slice(None))]
             return
-        self.slots = []
+        self.slots, end = [], 0
         for part in parts:
             shape, own = tuple(part["shape"]), np.dtype(part["dtype"])
             begin, end = end, end + math.prod(shape) * (own.itemsize if self._in_bytes else 1)
@@ -58,12 +58,6 @@ class Packer:
             raise EnvironmentError(
                 f"the entries of an observation take {end} places, its array has {self.shape}"
             )
-
-    @classmethod
-    def of(cls, observation: Any) -> "Packer":
-        """Make one from the observation of a `Spec`, or from its JSON form."""
-        spec = observation if isinstance(observation, Mapping) else dataclasses.asdict(observation)
-        return cls(spec["shape"], spec["dtype"], spec.get("parts", ()))
 
     @property
     def labels(self) -> list[str]:

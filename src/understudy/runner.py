@@ -85,7 +85,7 @@ class Player:
         observation, action = self.spec["observation"], self.spec["action"]
         self._shape, self._dtype = tuple(observation["shape"]), np.dtype(observation["dtype"])
         plain = self._dtype == np.float32 and not observation.get("parts")
-        self._packer = None if plain else Packer.of(observation)
+        self._packer = None if plain else Packer(observation)
         self._action_shape = tuple(action.get("of", action).get("shape", ()))
         self._continuous = "low" in action
         self._constants: dict[str, Any] = dict(description.arrays)

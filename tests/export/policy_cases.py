@@ -135,7 +135,7 @@ class Case(NamedTuple):
         """What `agent.act` answers; with a key, while exploring."""
         explore = key is not None
         key = KEY if key is None else key
-        rows = Packer.of(self.spec.observation).pack(observation)[0]
+        rows = Packer(self.spec.observation).pack(observation)[0]
         first = np.full(len(rows), memory is None)
         memory = self._memory(len(rows), memory)
         action, after = _act(self.algorithm, self.policy, rows, first, memory, key, explore)
@@ -153,7 +153,7 @@ class Case(NamedTuple):
 
     def scores(self, observation, memory=None):
         """What the choices of a discrete policy are worth to it: one [rows, n] per choice."""
-        rows = Packer.of(self.spec.observation).pack(observation)[0]
+        rows = Packer(self.spec.observation).pack(observation)[0]
         memory = self._memory(len(rows), memory)
         return [np.asarray(own) for own in _scores(self.algorithm, self.policy, rows, memory)]
 

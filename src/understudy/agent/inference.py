@@ -22,7 +22,7 @@ class Inference:
 
     def __init__(self, algorithm: Algorithm, spec: Spec):
         self._algorithm, self._spec = algorithm, spec
-        self._packer = Packer.of(spec.observation)
+        self._packer = Packer(spec.observation)
         self._width = algorithm.config.memory_width
         self._act = _act_program(algorithm)
 

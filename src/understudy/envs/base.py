@@ -63,7 +63,7 @@ class HostEnvs(abc.ABC):
                     f"environment {row} differs from environment 0: expected {specs[0]}, got {spec}"
                 )
         self.spec, self.num_envs = specs[0], len(specs)
-        self.packer = Packer.of(self.spec.observation)
+        self.packer = Packer(self.spec.observation)
         self.action_map = ActionMap(self.spec.action)
         # [M] the number of each environment's open episode; -1 before the first reset.
         self.episodes = np.full(self.num_envs, -1, np.int64)

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from understudy.envs.make import gymnasium_factory
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.spaces import entries, spec_of, to_real
+from understudy.envs.spaces import spec_of, to_real
 from understudy.observation_packing import Packer, can_cast, flat
 from understudy.types import Continuous, Discrete, EnvironmentError, Spec
 
@@ -114,7 +114,7 @@ def _examine(env: gymnasium.Env, steps: int) -> Iterator[Finding]:
     yield Finding("good", f"spaces are supported: {spec.observation}, {spec.action}")
     if isinstance(spec.action, Continuous) and not spec.action.bounded:
         yield Finding("note", "actions are unbounded: squashed policies refuse them")
-    actions, packer = _random_actions(spec, steps), Packer.of(spec.observation)
+    actions, packer = _random_actions(spec, steps), Packer(spec.observation)
     first, notes = _play(env, actions, packer)
     yield from notes
     second, _ = _play(env, actions, packer)
@@ -193,7 +193,7 @@ def _reset(env: gymnasium.Env, seed: int) -> Any:
 
 
 def _observation_problems(env: gymnasium.Env, records: list[_Record]) -> Iterator[Finding]:
-    for name, space in entries(env.observation_space):
+    for name, space in flat(env.observation_space).items():
         if not isinstance(space, Box):
             continue
         what = f'observations of "{name}"' if name else "observations"

@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 from gymnasium import spaces
 
+from understudy.observation_packing import flat
 from understudy.types import (
     Action,
     ArraySpec,
@@ -52,10 +53,9 @@ def _observation(space: spaces.Space) -> ArraySpec:
 
 def _packed(space: spaces.Space) -> ArraySpec:
     """Pack all entries into one array: of floats, or of bytes if there are images among them."""
-    parts = tuple(_part(name, inner) for name, inner in entries(space))
-    names = [part.name for part in parts]
-    if not parts or len(set(names)) != len(names):
-        found = ", ".join(f'"{name}"' for name in names) or "none"
+    parts = tuple(_part(name, inner) for name, inner in flat(space).items())
+    if not parts or len(parts) < _count(space):
+        found = ", ".join(f'"{part.name}"' for part in parts) or "none"
         raise EnvironmentError(
             "a Dict observation needs entries, and no two entries may have the same name once "
             f'those of nested Dicts are joined by "/"; entries found: {found}'
@@ -66,17 +66,9 @@ def _packed(space: spaces.Space) -> ArraySpec:
     return ArraySpec((sum(part.size for part in parts),), "float32", parts)
 
 
-def entries(space: spaces.Space) -> list[tuple[str, spaces.Space]]:
-    """Return every entry of a Dict by name, nested names joined by "/"; another space unnamed."""
-    if not isinstance(space, spaces.Dict):
-        return [("", space)]
-    found = []
-    for name, inner in space.spaces.items():
-        nested = isinstance(inner, spaces.Dict)
-        found += [
-            (f"{name}/{rest}" if nested else str(name), leaf) for rest, leaf in entries(inner)
-        ]
-    return found
+def _count(space: spaces.Space) -> int:
+    """Return how many entries a Dict has, with those of nested ones."""
+    return sum(map(_count, space.values())) if isinstance(space, spaces.Dict) else 1
 
 
 def _part(name: str, space: spaces.Space) -> Part:
@@ -213,9 +205,7 @@ class ActionMap:
         return np.clip((flat - self._center) / half, -1, 1).astype(np.float32)
 
 
-@lru_cache(maxsize=64)
-def _action_map(action: Action) -> ActionMap:
-    return ActionMap(action)
+_action_map = lru_cache(maxsize=64)(ActionMap)
 
 
 def _not_finite(action: np.ndarray) -> EnvironmentError:

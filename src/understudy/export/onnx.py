@@ -90,7 +90,7 @@ def _entries(description: Description) -> dict[str, Slot]:
     taken = {"memory", "next_memory", "action", *description.arrays}
     taken |= {node.output for node in description.nodes}
     entries = {}
-    for slot in Packer.of(description.spec["observation"]).slots:
+    for slot in Packer(description.spec["observation"]).slots:
         name = slot.name or "observation"
         # The names that are made up here have a dot in them.
         while name in taken or ("." in name and not name.startswith("observation/")):
