@@ -6,8 +6,8 @@ import pytest
 
 import understudy as us
 from understudy.envs.fault_guard import DEFAULT_GUARD
+from understudy.envs.host_envs import SerialEnvs
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.serial import SerialEnvs
 
 SMALL = dict(hidden_sizes=(8,), batch_size=4, buffer_size=64, start_steps=4, min_buffer_size=8)
 

@@ -14,10 +14,9 @@ _NAMES = {
     "fault_guard": ("Guard",),
     "gymnasium_envs": ("Stacked",),
     "make": ("EnvSource", "resolve", "stack_frames"),
+    "host_envs": ("ProcessEnvs", "SerialEnvs"),
     "seeds": ("EpisodeSeeds",),
-    "serial": ("SerialEnvs",),
     "spaces": ("spec_of", "to_normalized", "to_real"),
-    "subprocesses": ("ProcessEnvs",),
     "vector": ("UserVectorEnvs",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

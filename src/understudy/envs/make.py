@@ -17,22 +17,20 @@ from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor, descriptors_of
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.gymnasium_envs import make_minatar, make_quietly, make_stacked
+from understudy.envs.host_envs import ProcessEnvs, SerialEnvs
 from understudy.envs.names import ADAPTERS, did_you_mean, missing_package
+from understudy.envs.native import NATIVE
 from understudy.envs.native.wrappers import StackedNative
 from understudy.envs.rows import FAILURES
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
-from understudy.envs.serial import SerialEnvs
 from understudy.envs.spaces import spec_of
-from understudy.envs.subprocesses import ProcessEnvs
 from understudy.envs.vector import UserVectorEnvs
 from understudy.types import ArraySpec, ConfigError, EnvironmentError, Spec
 
 _ACCEPTED = (
     'a Gymnasium id such as "Pendulum-v1", "module:Class" or "module:ID", '
-    '"jax:ID" for an environment on the accelerator, '
-    '"brax:NAME", "atari:GAME", a '
-    "callable that makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
-    "NativeEnv"
+    '"jax:ID" for an environment on the accelerator, "brax:NAME", "atari:GAME", a callable that '
+    "makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a NativeEnv"
 )
 
 # Package that is imported → the word by which Gymnasium's message names it, what to install.
@@ -232,13 +230,12 @@ def _register(name: str, group: str) -> None:
 @cache
 def _native(name: str) -> NativeEnv:
     """Make a native environment once: it has no state, so agents share it and compiled programs."""
-    native = importlib.import_module("understudy.envs.native").NATIVE
-    if name not in native:
+    if name not in NATIVE:
         raise EnvironmentError(
-            f'no native environment "{name}"{did_you_mean(name, native, "jax:")}; '
-            f"there are: {', '.join(sorted(native))}"
+            f'no native environment "{name}"{did_you_mean(name, NATIVE, "jax:")}; '
+            f"there are: {', '.join(sorted(NATIVE))}"
         )
-    return native[name]()
+    return NATIVE[name]()
 
 
 def _gymnasium_spec(name: str, plain: str) -> Any:

@@ -11,7 +11,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
@@ -127,12 +127,8 @@ class WorkerPool:
 
     def close(self) -> None:
         for pipe in self.pipes:
-            try:
+            with pipe, suppress(OSError):  # the worker may have ended already
                 os.write(pipe.fileno(), worker.CLOSE)
-            except OSError:
-                pass  # it has ended already
-            finally:
-                pipe.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for process in self.processes:
             _end(process, max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Gymnasium environments in worker processes, exchanging steps through shared memory."""
+"""Gymnasium environments, stepped in this process or in worker processes."""
 
 import itertools
 import os
@@ -23,9 +23,49 @@ from understudy.types import EnvironmentError
 
 
 @final
+class SerialEnvs(HostEnvs):
+    """Step many environments in one process: the fastest way for a few cheap environments."""
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], gymnasium.Env]],
+        seeds: EpisodeSeeds,
+        owned: bool = True,
+        guard: Guard = DEFAULT_GUARD,
+        descriptor: Descriptor | None = None,
+    ):
+        """`owned=False` leaves the environments open at `close`: they are the user's."""
+        self._rows = EnvRows(factories, seeds, 0, guard, owned, descriptor)
+        super().__init__([spec_of(*spaces) for spaces in self._rows.spaces], guard, descriptor)
+        self._rows.set_packer(self.packer)
+        self._arrays = StepArrays.over(bytearray(self.step_layout.itemsize), self.step_layout)
+
+    @property
+    def environments(self) -> list[gymnasium.Env]:
+        return self._rows.environments
+
+    def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
+        if only is not None:
+            action = self.mask_actions(action, only)
+        arrays, cut = self._arrays, []
+        self._rows.step(arrays, self.action_map.to_real(action), only)
+        if self._rows.faults:
+            cut = self.fault_counter.record(self._rows.take_faults())
+        return self.read_step(arrays, self.all_rows, cut, only)
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+        self._rows.replay(episodes, actions, self._arrays.observation)
+        self.fault_counter.record(self._rows.take_faults())
+        return self.read_first_observations(self._arrays, episodes)
+
+
+@final
 class ProcessEnvs(HostEnvs):
     """Step many environments in several processes, with the same results as `SerialEnvs`, bit for
-    bit.
+    bit. Steps are exchanged through shared memory.
 
     A worker that dies or hangs is replaced and its open episodes are cut. Any other failure closes
     all workers and raises one EnvironmentError that names the environment.
@@ -72,9 +112,8 @@ class ProcessEnvs(HostEnvs):
         if only is not None:
             action, command = self.mask_actions(action, only), worker.STEP_CHOSEN
             self._arrays.chosen[...] = only
-        waiting = self._begin_step(action, self._whole, command)
-        if only is not None:
             self._begun += ~only  # the step count of the others stays the same
+        waiting = self._begin_step(action, self._whole, command)
         return self._end_step(waiting, self.all_rows, only)
 
     def divide(self, multiple: int) -> list[slice]:
