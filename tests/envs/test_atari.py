@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from understudy.envs import AtariSettings, EpisodeSeeds, atari, check, resolve, stack_frames
-from understudy.envs.atari import SIDE, Atari
+from understudy.envs.atari_games import SIDE, Atari
 from understudy.types import ArraySpec, ConfigError, Discrete, EnvironmentError
 
 NOOP, FIRE, RIGHT = range(3)

@@ -17,7 +17,7 @@ import pytest
 
 import understudy as us
 from understudy.envs import Brax, brax, resolve
-from understudy.envs.brax import BraxState, quiet_brax
+from understudy.envs.brax_envs import BraxState, quiet_brax
 
 pytest.importorskip("brax", reason="needs the extra brax")
 pytestmark = pytest.mark.mujoco

@@ -95,7 +95,7 @@ def test_problems_are_reported_and_nothing_is_raised(env, problem):
 @pytest.mark.processes
 def test_functions_are_not_hidden_by_modules_of_the_same_name():
     code = (
-        "import understudy.envs.make, understudy.envs.check; "
+        "import understudy.envs.make, understudy.envs.conformance, understudy.envs.brax_envs; "
         "from understudy.envs import atari, brax, check;"
         "print(*map(callable, (atari, brax, check)))"
     )

@@ -1,16 +1,15 @@
 """Environments: the only package that imports Gymnasium. Names are imported when first used,
-because worker processes import this package too."""
+because worker processes import this package too. No module has the name of a public function:
+importing a module binds it in its package, which would hide the function."""
 
 import importlib
-import sys
-from types import ModuleType
-from typing import Any, final
+from typing import Any
 
 _NAMES = {
-    "atari": ("AtariSettings", "atari"),
+    "atari_games": ("AtariSettings", "atari"),
     "base": ("HostEnvs", "HostStep", "NativeEnv", "NativeStep"),
-    "brax": ("Brax", "brax"),
-    "check": ("CheckReport", "check"),
+    "brax_envs": ("Brax", "brax"),
+    "conformance": ("CheckReport", "check"),
     "fault_guard": ("Guard",),
     "gymnasium_envs": ("Stacked",),
     "make": ("EnvSource", "resolve", "stack_frames"),
@@ -22,19 +21,6 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-@final
-class _Package(ModuleType):
-    """Keeps `atari`, `brax` and `check` functions: importing the modules of these names, which
-    binds a module in its package, must not hide them."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOME or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -12,13 +12,13 @@ from typing import Any, final
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from understudy.envs.atari import AtariSettings, hint_at_adapter
+from understudy.envs.atari_games import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor, descriptors_of
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.gymnasium_envs import make_minatar, make_quietly, make_stacked
 from understudy.envs.host_envs import ProcessEnvs, SerialEnvs
-from understudy.envs.names import ADAPTERS, did_you_mean, missing_package
+from understudy.envs.names import ADAPTERS, did_you_mean, missing_package, unknown_name
 from understudy.envs.native import NATIVE
 from understudy.envs.native.wrappers import StackedNative
 from understudy.envs.rows import FAILURES
@@ -175,7 +175,7 @@ def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
     if prefix == "jax":
         return _native(rest)
     if prefix == "brax":
-        return importlib.import_module("understudy.envs.brax").Brax.from_string(rest)
+        return importlib.import_module("understudy.envs.brax_envs").Brax(*rest.split("/", 1))
     if prefix in ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
@@ -231,10 +231,7 @@ def _register(name: str, group: str) -> None:
 def _native(name: str) -> NativeEnv:
     """Make a native environment once: it has no state, so agents share it and compiled programs."""
     if name not in NATIVE:
-        raise EnvironmentError(
-            f'no native environment "{name}"{did_you_mean(name, NATIVE, "jax:")}; '
-            f"there are: {', '.join(sorted(NATIVE))}"
-        )
+        raise unknown_name("no native environment", name, sorted(NATIVE), "jax:")
     return NATIVE[name]()
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from understudy.errors import CheckpointError, EnvironmentError
@@ -40,6 +40,12 @@ def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     if not found:
         return ""
     return "; did you mean " + " or ".join(f'"{prefix}{spelling[match]}"' for match in found) + "?"
+
+
+def unknown_name(problem: str, name: str, names: Sequence[str], prefix: str) -> EnvironmentError:
+    """Make the error for a name that is none of `names`."""
+    near = did_you_mean(name, names, prefix)
+    return EnvironmentError(f'{problem} "{name}"{near}; there are: {", ".join(names)}')
 
 
 def missing_package(name: str | None, extra: str, hint: str = "") -> EnvironmentError:

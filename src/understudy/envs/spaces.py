@@ -153,11 +153,9 @@ class ActionMap:
             self._choices = np.array(action.choices, np.int64)
             self._place_values = place_values(action)
         self._row_shape = () if isinstance(action, Discrete) else action.shape
-        if isinstance(action, Discrete):
-            self._start = np.int64(action.start)
-            return
-        if isinstance(action, MultiDiscrete):
-            self._start = np.array(action.starts, np.int64)
+        if not isinstance(action, Continuous):
+            starts = action.start if isinstance(action, Discrete) else action.starts
+            self._start = np.array(starts, np.int64)
             return
         low, high = np.array(action.low, np.float64), np.array(action.high, np.float64)
         self._flat = action.shape == (action.size,)

@@ -13,7 +13,7 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from understudy.envs.atari import AtariSettings
+from understudy.envs.atari_games import AtariSettings
 from understudy.envs.gymnasium_envs import Stacked
 from understudy.envs.make import gymnasium_factory
 from understudy.errors import ConfigError, EnvironmentError, import_extra

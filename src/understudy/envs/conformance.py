@@ -23,9 +23,7 @@ _STEPS = 200
 _MARKS = {"problem": "✗", "note": "·", "good": "✓"}
 
 
-@final
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One result: `kind` is "good", "note" (tolerated, worth knowing) or "problem"."""
 
     kind: str
@@ -80,8 +78,7 @@ def check(env: Any, steps: int = _STEPS) -> CheckReport:
         warnings.simplefilter("ignore")
         try:
             made = _make(env)
-            for finding in _examine(made, steps):
-                findings.append(finding)
+            findings.extend(_examine(made, steps))
         except EnvironmentError as error:
             findings.append(Finding("problem", str(error)))
         except Exception as error:
@@ -147,10 +144,12 @@ def _play(
     env: gymnasium.Env, actions: np.ndarray, packer: Packer
 ) -> tuple[list[_Record], list[Finding]]:
     """Take these actions in seeded episodes; also returns notes about arrays."""
-    seeds, episode, reuses, mutates = EpisodeSeeds(0), 0, False, False
-    current = _reset(env, seeds(0, episode))
-    records = [_Record(_copied(current, packer))]
+    seeds, episode, records = EpisodeSeeds(0), 0, []
+    current, reuses, mutates = None, False, False  # the latest observation of an open episode
     for action in actions:
+        if current is None:
+            current = _reset(env, seeds(0, episode))
+            records.append(_Record(_copied(current, packer)))
         given = action.copy()
         result = env.step(given)
         if not isinstance(result, tuple) or len(result) != 5:
@@ -159,12 +158,9 @@ def _play(
         observation, reward, terminated, truncated, _ = result
         reuses |= _share_an_array(observation, current)
         mutates |= not np.array_equal(given, action)
-        current = observation
         records.append(_Record(_copied(observation, packer), reward, terminated, truncated))
-        if terminated or truncated:
-            episode += 1
-            current = _reset(env, seeds(0, episode))
-            records.append(_Record(_copied(current, packer)))
+        current = None if terminated or truncated else observation
+        episode += current is None
     notes = []
     if reuses:
         notes.append(Finding("note", "returns the same array each step (copied here)"))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int32
 
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import FEET, Descriptor, walker_descriptors
-from understudy.envs.names import did_you_mean, missing_package
+from understudy.envs.names import missing_package, unknown_name
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Key, Spec
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -63,12 +63,6 @@ class Brax(NativeEnv):
             raise ConfigError(f"max_steps must be at least 1, got {self.max_steps}")
         _ = self.spec  # makes the environment: mistakes are reported here
 
-    @classmethod
-    def from_string(cls, text: str) -> "Brax":
-        """Make "NAME" or "NAME/BACKEND"."""
-        name, slash, backend = text.partition("/")
-        return cls(name, backend) if slash else cls(name)
-
     @cached_property
     def spec(self) -> Spec:
         env = self.brax_env
@@ -91,26 +85,16 @@ class Brax(NativeEnv):
 
     def step(self, state: BraxState, action: Float[Array, "action"], key: Key) -> NativeStep:
         nothing = jnp.zeros(())
+        # Metrics are written to, never read: the compiler drops what is written.
         before = importlib.import_module("brax.envs").State(
-            pipeline_state=state.physics,
-            obs=None,
-            reward=nothing,
-            done=nothing,
-            metrics={},  # written to, never read: the compiler drops what is written
-            info=dict(state.info),
+            state.physics, obs=None, reward=nothing, done=nothing, metrics={}, info=dict(state.info)
         )
         with quiet_brax():
             after = self.brax_env.step(before, action)
-        steps = state.steps + 1
-        return _strongly_typed(
-            NativeStep(
-                state=BraxState(after.pipeline_state, after.info, steps),
-                observation=after.obs,
-                reward=jnp.asarray(after.reward, jnp.float32),
-                terminated=jnp.asarray(after.done) != 0,
-                truncated=steps >= self.max_steps,
-            )
-        )
+        state = BraxState(after.pipeline_state, after.info, state.steps + 1)
+        reward = jnp.asarray(after.reward, jnp.float32)
+        terminated, truncated = jnp.asarray(after.done) != 0, state.steps >= self.max_steps
+        return _strongly_typed(NativeStep(state, after.obs, reward, terminated, truncated))
 
     @property
     def descriptors(self) -> dict[str, Descriptor]:
@@ -132,15 +116,10 @@ class Brax(NativeEnv):
             raise missing_package(f"brax:{self.name}", "understudy[brax]") from error
         known = brax._envs  # Brax has no public list of them
         if self.name not in known:
-            raise EnvironmentError(
-                f'no Brax environment "{self.name}"{did_you_mean(self.name, known, "brax:")}; '
-                f"there are: {', '.join(sorted(known))}"
-            )
+            raise unknown_name("no Brax environment", self.name, sorted(known), "brax:")
         if self.backend not in BACKENDS:
-            near = did_you_mean(self.backend, BACKENDS, f"brax:{self.name}/")
-            raise EnvironmentError(
-                f'Brax has no backend "{self.backend}"{near}; there are: {", ".join(BACKENDS)}'
-            )
+            prefix = f"brax:{self.name}/"
+            raise unknown_name("Brax has no backend", self.backend, BACKENDS, prefix)
         try:
             with quiet_brax():
                 return brax.get_environment(self.name, backend=self.backend, **self.options)
