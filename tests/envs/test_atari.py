@@ -199,7 +199,7 @@ def test_evaluation_plays_whole_games_for_points():
     source = resolve(pickle.loads(pickle.dumps(atari("Pong", life_loss=True))))
     training = source.make_host(1, EpisodeSeeds(0))
     evaluation = source.make_host(1, EpisodeSeeds(0).for_evaluation(), workers=1)
-    assert training.environments[0].settings == atari("Pong", life_loss=True)
+    assert training.rows.environments[0].settings == atari("Pong", life_loss=True)
     assert evaluation.spec == training.spec
     for envs in (training, evaluation):
         assert envs.reset().any()

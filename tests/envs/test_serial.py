@@ -145,9 +145,10 @@ def test_a_failed_environment_is_not_blamed_for_its_step_before():
             observation, reward, *_ = super().step(action)
             return np.where(self.wait == 0, 1e20, observation), reward, False, False, {}
 
-    envs = SerialEnvs([partial(Late, 1), partial(Late, 2)], EpisodeSeeds(0, 2))
+    first, second = Late(1), Late(2)
+    envs = SerialEnvs([lambda: first, lambda: second], EpisodeSeeds(0, 2))
     envs.reset()
-    envs.environments[0].episode = envs.environments[1].episode = 1  # three steps long
+    first.episode = second.episode = 1  # three steps long
     for _ in range(2):
         step = envs.step(np.zeros((2, 2), np.float32))
     assert step.valid.tolist() == [False, True]

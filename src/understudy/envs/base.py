@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import FaultCounter, Guard
+from understudy.envs.rows import StepArrays
 from understudy.envs.spaces import ActionMap
-from understudy.envs.step_arrays import StepArrays
 from understudy.observation_packing import Packer
 from understudy.types import Action, Continuous, EnvironmentError, Joint, Key, Spec
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int32
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import FEET, Descriptor, walker_descriptors
 from understudy.envs.names import missing_package, unknown_name
+from understudy.envs.rows import describe_error
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Key, Spec
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -124,9 +125,8 @@ class Brax(NativeEnv):
             with quiet_brax():
                 return brax.get_environment(self.name, backend=self.backend, **self.options)
         except Exception as error:
-            raise EnvironmentError(
-                f'"brax:{self.name}/{self.backend}" cannot be made: {type(error).__name__}: {error}'
-            ) from error
+            what = f'"brax:{self.name}/{self.backend}"'
+            raise EnvironmentError(f"{what} cannot be made: {describe_error(error)}") from error
 
 
 brax = Brax

@@ -21,7 +21,7 @@ from understudy.envs.host_envs import ProcessEnvs, SerialEnvs
 from understudy.envs.names import ADAPTERS, did_you_mean, missing_package, unknown_name
 from understudy.envs.native import NATIVE
 from understudy.envs.native.wrappers import StackedNative
-from understudy.envs.rows import FAILURES
+from understudy.envs.rows import FAILURES, describe_error
 from understudy.envs.seeds import TRAINING, EpisodeSeeds
 from understudy.envs.spaces import spec_of
 from understudy.envs.vector import UserVectorEnvs
@@ -203,7 +203,7 @@ def _import(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except FAILURES as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = " ".join(describe_error(error).split())
         raise EnvironmentError(f'"{name}": importing {module} failed: {problem}') from error
 
 
@@ -256,6 +256,7 @@ def _gymnasium_spec(name: str, plain: str) -> Any:
 
 def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
     """Make one environment; an error says in one line why it cannot be made."""
+    what = name or "the environment"
     try:
         env = factory()
     except EnvironmentError:
@@ -265,11 +266,9 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
         for package, (word, extra) in _EXTRAS.items():
             if word in text and importlib.util.find_spec(package) is None:
                 raise missing_package(name, extra) from error
-        raise EnvironmentError(f"{name or 'the environment'} cannot be made: {error}") from error
+        raise EnvironmentError(f"{what} cannot be made: {error}") from error
     except FAILURES as error:
-        raise EnvironmentError(
-            f"{name or 'the environment'} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvironmentError(f"{what} cannot be made: {describe_error(error)}") from error
     if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
         raise EnvironmentError(f"the callable must make a gymnasium.Env, it made {env!r}")
     return env
@@ -337,7 +336,7 @@ def _another(env: Any) -> Any:
         if getattr(env, "spec", None) is None:
             raise EnvironmentError(
                 "evaluation (and more than one seed) needs environments of its own, and "
-                f"{env} can be neither copied ({type(error).__name__}: {error}) nor made again "
+                f"{env} can be neither copied ({describe_error(error)}) nor made again "
                 "(env.spec is None): give a callable that makes one"
             ) from error
         if isinstance(env, VectorEnv):
@@ -360,4 +359,4 @@ def _close(env: gymnasium.Env) -> None:
     try:
         env.close()
     except FAILURES as error:
-        _log.warning("close() of the environment raised %s: %s", type(error).__name__, error)
+        _log.warning("close() of the environment raised %s", describe_error(error))

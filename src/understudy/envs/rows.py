@@ -8,7 +8,7 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, find_abnormal
 from understudy.envs.seeds import EpisodeSeeds
-from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
 
@@ -26,6 +25,35 @@ FAILURES = (Exception, SystemExit)
 _USUAL_TYPES = {float: (int, np.floating, np.integer), bool: np.bool_}
 
 _log = logging.getLogger("understudy.envs")
+
+
+class StepArrays(NamedTuple):
+    """The arrays [rows, ...] through which steps are exchanged with environments."""
+
+    action: np.ndarray  # in the environments' own units
+    chosen: np.ndarray  # bool: the rows to step, where not all are
+    reward: np.ndarray
+    terminated: np.ndarray
+    last: np.ndarray
+    next_observation: np.ndarray
+    observation: np.ndarray  # the first of an episode; written only where one begins
+    descriptor: np.ndarray | None = None  # NaN where there is none
+
+    @classmethod
+    def over(cls, buffer: Any, layout: np.dtype) -> "StepArrays":
+        """Views of a block of memory; `layout` has one field of shape [rows, ...] per array."""
+        record = np.ndarray((), layout, buffer)
+        return cls(*(record[name] for name in layout.names or ()))
+
+    def select(self, rows: slice) -> "StepArrays":
+        return StepArrays(*(array[rows] for array in self if array is not None))
+
+    def cut(self, rows: int | slice) -> None:
+        """Mark rows as no transitions: their open episodes ended one step earlier."""
+        self.reward[rows], self.terminated[rows], self.last[rows] = 0.0, False, True
+        self.next_observation[rows] = 0
+        if self.descriptor is not None:
+            self.descriptor[rows] = np.nan
 
 
 class RowError(EnvironmentError):
@@ -83,7 +111,7 @@ class EnvRows:
                 self.environments.append(factory())
             except FAILURES as error:
                 self.close()
-                problem = f"the constructor raised {_named(error)}"
+                problem = f"the constructor raised {describe_error(error)}"
                 raise RowError(first_row + index, problem) from error
         # Bound once: looking attributes up through wrappers at every step costs time.
         self._steps = [env.step for env in self.environments]
@@ -179,9 +207,8 @@ class EnvRows:
                 try:
                     env.close()
                 except FAILURES as error:  # the others must be closed, too
-                    _log.warning(
-                        "environment %d: close() raised %s", self.first_row + index, _named(error)
-                    )
+                    problem = f"close() raised {describe_error(error)}"
+                    _log.warning("environment %d: %s", self.first_row + index, problem)
 
     def _leave_others(self, arrays: StepArrays, only: np.ndarray) -> list[int]:
         """Report that nothing happened in unmarked rows; returns the indices of marked ones."""
@@ -342,7 +369,7 @@ class EnvRows:
 
     def _raised(self, index: int, call: str, error: BaseException) -> RowError:
         trace = "".join(traceback.format_exception(error))
-        return self._error(index, f"{call} raised {_named(error)}", trace)
+        return self._error(index, f"{call} raised {describe_error(error)}", trace)
 
     def _error(self, index: int, problem: str, trace: str = "") -> RowError:
         """Make an error with all that is needed to reproduce the problem."""
@@ -361,5 +388,5 @@ def describe_place(step: int, episode: int, seed: int, action: np.ndarray | None
     return f"step {step} of episode {episode}, seed {seed}{last}"
 
 
-def _named(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.fault_guard import DEFAULT_GUARD, LIMIT, Fault, FaultKind, find_abnormal
+from understudy.envs.rows import describe_error
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
 from understudy.observation_packing import flat
@@ -159,9 +160,7 @@ class UserVectorEnvs(HostEnvs):
 
 
 def _raised(call: str, error: Exception) -> EnvironmentError:
-    return EnvironmentError(
-        f"the vector environment's {call} raised {type(error).__name__}: {error}"
-    )
+    return EnvironmentError(f"the vector environment's {call} raised {describe_error(error)}")
 
 
 def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:

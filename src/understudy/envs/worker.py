@@ -20,11 +20,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from understudy.envs.rows import EnvRows
-from understudy.envs.step_arrays import StepArrays
+from understudy.envs.rows import EnvRows, StepArrays
 
 # Commands.
-SHARE = b"m"  # with the name of the shared memory, the Packer and the layout
+SHARE = b"m"  # with the name of the shared memory, the Packer and the layout; not answered
 REPLAY = b"r"  # with episode numbers and the real actions of each row
 STEP = b"s"
 STEP_CHOSEN = b"o"  # only the rows that the shared memory marks
@@ -77,7 +76,6 @@ def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype) -> No
     own = slice(rows.first_row, rows.first_row + len(rows.environments))
     arrays = StepArrays.over(buffer, layout).select(own)
     file = pipe.fileno()
-    os.write(file, DONE)
     while (command := os.read(file, 1)) not in (CLOSE, b""):
         if command == REPLAY:
             episodes, actions = pipe.recv()

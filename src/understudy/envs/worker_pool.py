@@ -22,8 +22,7 @@ import numpy as np
 
 from understudy.envs import worker
 from understudy.envs.fault_guard import Fault
-from understudy.envs.rows import EnvRows
-from understudy.envs.step_arrays import StepArrays
+from understudy.envs.rows import EnvRows, StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
 
@@ -73,8 +72,6 @@ class WorkerPool:
         self._shared = (self.memory.name, packer, layout)
         for index in range(len(self.pipes)):
             self._send(index, worker.SHARE, self._shared)
-        for index in range(len(self.pipes)):
-            self._receive(index)
         return StepArrays.over(self.memory.buf, layout)
 
     def send(
@@ -107,12 +104,11 @@ class WorkerPool:
                 index = workers.pop(file)
                 waiting.poll.unregister(file)
                 try:
-                    faults = self._receive(index, None if ready else 0.0)
+                    result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
-                    yield index, lost
-                else:
-                    if faults:
-                        yield index, faults
+                    result = lost
+                if result:
+                    yield index, result
 
     def replace(self, index: int, replayed: Any, timeout: float) -> list[Fault]:
         """Start a new worker in the place of a lost one and bring it to some episodes; returns the
@@ -121,7 +117,6 @@ class WorkerPool:
         self.processes[index], self.pipes[index] = self._launch(index)
         self._receive(index)
         self._send(index, worker.SHARE, self._shared)
-        self._receive(index)
         self._send(index, worker.REPLAY, replayed)
         return self._receive(index, timeout)
 
