@@ -56,6 +56,14 @@ class FourTuple(Scripted):
         return super().step(action)[:4]
 
 
+class Exits(Scripted):
+    def step(self, action):
+        raise SystemExit(3)
+
+    def close(self):
+        raise SystemExit(4)
+
+
 class OddFlags(Pixels):
     def step(self, action):
         return super().step(action)[0], [1.0], 0, None, {}
@@ -74,6 +82,8 @@ class OddSpace(Scripted):
         (Forgetful, "not reproducible"),
         (Noisy, "do not replay the same bits"),
         (FourTuple, "tuple of 5, got 4"),
+        (Exits, "raised SystemExit: 3"),
+        (Exits, "close() raised SystemExit: 4"),
         (OddFlags, "terminated is int, not bool"),
         (OddFlags, "rewards are list"),
         (partial(Faulty, "observation"), "NaN"),

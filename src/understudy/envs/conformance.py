@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from understudy.envs.make import gymnasium_factory
+from understudy.envs.rows import FAILURES, describe_error
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of, to_real
 from understudy.observation_packing import Packer, can_cast, flat
@@ -81,13 +82,13 @@ def check(env: Any, steps: int = _STEPS) -> CheckReport:
             findings.extend(_examine(made, steps))
         except EnvironmentError as error:
             findings.append(Finding("problem", str(error)))
-        except Exception as error:
-            findings.append(Finding("problem", f"raised {type(error).__name__}: {error}"))
+        except FAILURES as error:
+            findings.append(Finding("problem", f"raised {describe_error(error)}"))
         try:
             if made is not None and made is not env:
                 made.close()
-        except Exception as error:
-            findings.append(Finding("problem", f"close() raised {type(error).__name__}: {error}"))
+        except FAILURES as error:
+            findings.append(Finding("problem", f"close() raised {describe_error(error)}"))
     return CheckReport(_name(env, made), tuple(findings))
 
 
