@@ -29,6 +29,7 @@ class Slot(NamedTuple):
 
     @property
     def label(self) -> str:
+        """Its name in messages, after "the"."""
         return f'observation\'s "{self.name}"' if self.name else "observation"
 
 
@@ -43,10 +44,8 @@ class Packer:
         parts = spec.get("parts", ())
         self.has_parts = bool(parts)
         self._in_bytes = self.has_parts and self.dtype == np.uint8
-        if not parts:
-            self.slots = [Slot("", self.shape, self.dtype, 0, 0, slice(None))]
-            return
-        self.slots, end = [], 0
+        self.slots = [] if parts else [Slot("", self.shape, self.dtype, 0, 0, slice(None))]
+        end = 0
         for part in parts:
             shape, own = tuple(part["shape"]), np.dtype(part["dtype"])
             begin, end = end, end + math.prod(shape) * (own.itemsize if self._in_bytes else 1)
@@ -54,15 +53,10 @@ class Packer:
             given = () if choices else shape
             slot = Slot(part["name"], given, own, choices, start, slice(begin, end))
             self.slots.append(slot)
-        if self.shape != (end,):
+        if parts and self.shape != (end,):
             raise EnvironmentError(
                 f"the entries of an observation take {end} places, its array has {self.shape}"
             )
-
-    @property
-    def labels(self) -> list[str]:
-        """The name of each entry in messages, after "the"."""
-        return [slot.label for slot in self.slots]
 
     def pack(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Pack one observation or a batch of them (every entry has one more axis in front) into a

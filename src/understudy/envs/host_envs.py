@@ -17,7 +17,7 @@ from understudy.envs.fault_guard import DEFAULT_GUARD, TRIES, Fault, FaultKind, 
 from understudy.envs.rows import EnvRows, StepArrays, describe_place
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
-from understudy.envs.worker_pool import Waiting, WorkerLost, WorkerPool
+from understudy.envs.worker_pool import WorkerLost, WorkerPool
 from understudy.types import EnvironmentError
 
 
@@ -100,7 +100,6 @@ class ProcessEnvs(HostEnvs):
         self._clock, self._begun = 0, np.zeros(rows, np.int64)
         self._whole = (self.all_rows, range(workers))  # rows, and their workers
         self._parts = [self._whole]
-        self._waiting: dict[int, Waiting] = {}  # of each part, within a step
 
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         command = worker.STEP
@@ -108,8 +107,8 @@ class ProcessEnvs(HostEnvs):
             action, command = self.mask_actions(action, only), worker.STEP_CHOSEN
             self._arrays.chosen[...] = only
             self._begun += ~only  # the step count of the others stays the same
-        waiting = self._begin_step(action, self._whole, command)
-        return self._end_step(waiting, self.all_rows, only)
+        self._begin_step(action, self._whole, command)
+        return self._end_step(self._whole, only)
 
     def divide(self, multiple: int) -> list[slice]:
         """Two halves: the actions of one are decided while the other is stepped."""
@@ -125,10 +124,10 @@ class ProcessEnvs(HostEnvs):
         return [rows for rows, _ in self._parts]
 
     def send(self, action: np.ndarray, part: int = 0) -> None:
-        self._waiting[part] = self._begin_step(action, self._parts[part], worker.STEP)
+        self._begin_step(action, self._parts[part], worker.STEP)
 
     def receive(self, part: int = 0) -> HostStep:
-        return self._end_step(self._waiting.pop(part), self._parts[part][0])
+        return self._end_step(self._parts[part])
 
     def close(self) -> None:
         self._open_arrays = None  # views of the shared memory must end before it can be closed
@@ -140,7 +139,7 @@ class ProcessEnvs(HostEnvs):
             raise EnvironmentError("these environments are closed")
         return self._open_arrays
 
-    def _begin_step(self, action: np.ndarray, part: tuple[slice, range], command: bytes) -> Waiting:
+    def _begin_step(self, action: np.ndarray, part: tuple[slice, range], command: bytes) -> None:
         rows, workers = part
         real, place = self.action_map.to_real(action), self._arrays.action[rows]
         if real.shape != place.shape:
@@ -150,10 +149,12 @@ class ProcessEnvs(HostEnvs):
         place[...] = real
         if rows.start == 0:
             self._clock += 1
-        return self.pool.send(command, workers)
+        for index in workers:
+            self.pool.send(index, command)
 
-    def _end_step(self, waiting: Waiting, rows: slice, only: np.ndarray | None = None) -> HostStep:
-        cut = self._wait(waiting, self._guard.step_timeout)
+    def _end_step(self, part: tuple[slice, range], only: np.ndarray | None = None) -> HostStep:
+        rows, workers = part
+        cut = self._wait(workers, self._guard.step_timeout)
         step = self.read_step(self._arrays.select(rows), rows, cut, only)
         if step.observation is not step.next_observation:  # some episode ended
             self._begun[rows][step.last] = self._clock
@@ -164,19 +165,20 @@ class ProcessEnvs(HostEnvs):
         replayed = [(episodes[start:stop], actions[start:stop]) for start, stop in spans]
         longest = max(stop - start for start, stop in spans) + sum(map(len, actions))
         arrays = self._arrays
-        waiting = self.pool.send(worker.REPLAY, range(len(spans)), replayed)
-        self._wait(waiting, longest * self._guard.step_timeout, replayed)
+        for index, content in enumerate(replayed):
+            self.pool.send(index, worker.REPLAY, content)
+        self._wait(range(len(spans)), longest * self._guard.step_timeout, replayed)
         self._begun[:] = [self._clock - len(past) for past in actions]
         return self.read_first_observations(arrays, episodes)
 
     def _wait(
-        self, waiting: Waiting, timeout: float, replayed: Sequence[Any] | None = None
+        self, workers: range, timeout: float, replayed: Sequence[Any] | None = None
     ) -> list[int]:
         """Wait for workers; returns the rows whose episodes were cut. A worker that is lost is
         replaced, and the new one begins what is in `replayed`, or the next episodes."""
         cut: list[int] = []
         try:
-            for index, result in self.pool.wait(waiting, timeout):
+            for index, result in self.pool.wait(workers, timeout):
                 if isinstance(result, WorkerLost):
                     cut += self._replace(index, result, timeout, replayed)
                 else:

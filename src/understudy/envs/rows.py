@@ -328,11 +328,11 @@ class EnvRows:
             return None
         # As they were given: what float32 turned into an infinity may have been a number.
         entries = self._packer.entries(given)
-        for place, label in enumerate(self._packer.labels):
+        for place, slot in enumerate(self._packer.slots):
             abnormal = find_abnormal(entries[place])
             if abnormal is None:
                 continue
-            problem = f"the {label} is {abnormal.value} at index {list(abnormal.index)}"
+            problem = f"the {slot.label} is {abnormal.value} at index {list(abnormal.index)}"
             if not abnormal.finite:
                 return problem
             self._count_clipped(index, problem, abnormal.count)

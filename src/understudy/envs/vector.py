@@ -135,8 +135,8 @@ class UserVectorEnvs(HostEnvs):
         if row is not None:
             entries = [entry[None] for entry in entries]
         clipped = [
-            self._clip(entry, context, row or 0, label)
-            for entry, label in zip(entries, self.packer.labels, strict=True)
+            self._clip(entry, context, row or 0, slot.label)
+            for entry, slot in zip(entries, self.packer.slots, strict=True)
         ]
         out = np.empty((len(clipped[0]), *self.packer.shape), self.packer.dtype)
         self.packer.write(clipped, out)

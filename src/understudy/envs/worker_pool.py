@@ -10,12 +10,12 @@ import select
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import cloudpickle
 import numpy as np
@@ -32,14 +32,6 @@ _EXIT_SECONDS = 1.0  # between a closed pipe and the exit code
 
 class WorkerLost(EnvironmentError):
     """A worker process ended without a Python error of its own, or hung."""
-
-
-class Waiting(NamedTuple):
-    """Workers that were sent a command and have not answered yet."""
-
-    workers: dict[int, int]  # by the file of their pipe
-    lost: list[tuple[int, WorkerLost]]
-    poll: Any
 
 
 @final
@@ -71,38 +63,31 @@ class WorkerPool:
         self.memory = SharedMemory(create=True, size=layout.itemsize)
         self._shared = (self.memory.name, packer, layout)
         for index in range(len(self.pipes)):
-            self._send(index, worker.SHARE, self._shared)
+            self.send(index, worker.SHARE, self._shared)
         return StepArrays.over(self.memory.buf, layout)
 
-    def send(
-        self, command: bytes, workers: Sequence[int], contents: Sequence[Any] | None = None
-    ) -> Waiting:
-        """Send a command to some workers; `contents` has what follows it for each worker."""
-        waiting = Waiting({}, [], select.poll())
-        for index in workers:
-            try:
-                self._send(index, command, contents and contents[index])
-            except WorkerLost as lost:
-                waiting.lost.append((index, lost))
-                continue
-            file = self.pipes[index].fileno()
-            waiting.workers[file] = index
-            waiting.poll.register(file, select.POLLIN)
-        return waiting
+    def send(self, index: int, command: bytes, content: Any = None) -> None:
+        """Send a command to a worker, and what follows it."""
+        with suppress(OSError):  # the worker is lost: reading its answer will say so
+            os.write(self.pipes[index].fileno(), command)
+            if content is not None:
+                self.pipes[index].send(content)
 
     def wait(
-        self, waiting: Waiting, timeout: float
+        self, workers: Iterable[int], timeout: float
     ) -> Iterator[tuple[int, list[Fault] | WorkerLost]]:
-        """Wait for all answers. Yields, as soon as it is known, which worker survived faults or
-        was lost; plain successes are not reported."""
-        yield from waiting.lost  # only now: the others are at work meanwhile
-        workers, deadline = waiting.workers, time.monotonic() + timeout
-        while workers:
+        """Wait for the answers of workers. Yields, as soon as it is known, which worker survived
+        faults or was lost; plain successes are not reported."""
+        waiting, poll = {self.pipes[index].fileno(): index for index in workers}, select.poll()
+        for file in waiting:
+            poll.register(file, select.POLLIN)
+        deadline = time.monotonic() + timeout
+        while waiting:
             left = max(0.0, deadline - time.monotonic())
-            ready = [file for file, _ in waiting.poll.poll(1_000 * left)]
-            for file in ready or list(workers):
-                index = workers.pop(file)
-                waiting.poll.unregister(file)
+            ready = [file for file, _ in poll.poll(1_000 * left)]
+            for file in ready or list(waiting):
+                index = waiting.pop(file)
+                poll.unregister(file)
                 try:
                     result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
@@ -116,8 +101,8 @@ class WorkerPool:
         self.processes[index].close()
         self.processes[index], self.pipes[index] = self._launch(index)
         self._receive(index)
-        self._send(index, worker.SHARE, self._shared)
-        self._send(index, worker.REPLAY, replayed)
+        self.send(index, worker.SHARE, self._shared)
+        self.send(index, worker.REPLAY, replayed)
         return self._receive(index, timeout)
 
     def close(self) -> None:
@@ -149,14 +134,6 @@ class WorkerPool:
             process.start()
         theirs.close()  # only the worker has it now: its end is noticed as a closed pipe
         return process, ours
-
-    def _send(self, index: int, command: bytes, content: Any = None) -> None:
-        try:
-            os.write(self.pipes[index].fileno(), command)
-            if content is not None:
-                self.pipes[index].send(content)
-        except OSError as error:
-            raise self._lose(index) from error
 
     def _receive(self, index: int, timeout: float | None = None) -> list[Any]:
         """Return a worker's answer, which is empty after a plain success."""
