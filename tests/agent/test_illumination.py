@@ -156,6 +156,8 @@ def test_settings_that_do_not_fit(found):
         found.illuminate(0)
     with pytest.raises(ConfigError, match="episodes must be at least 1, got 0"):
         found.reevaluate(0)
+    with pytest.raises(ConfigError, match=r"episodes must be a whole number, got 1\.5"):
+        found.play(found.repertoire.filled[:1], 1.5)
 
 
 def test_what_is_loaded_must_be_what_was_saved(found, tmp_path):

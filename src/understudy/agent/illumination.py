@@ -155,8 +155,7 @@ class Illumination:
 
     def play(self, cells: Sequence[int] | np.ndarray, episodes: int = 10) -> Reevaluation:
         """Play the policies of these cells in fresh episodes."""
-        if episodes < 1:
-            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        episodes = whole_number("episodes", episodes, 1)
         with self._on_device():
             return self.illuminator.reevaluate(self._filled(cells), episodes)
 
