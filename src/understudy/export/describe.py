@@ -84,8 +84,7 @@ class Graph:
         _refuse_seed_axis(name, layer.weight, 4)
         weight = self.keep(f"{name}.weight", np.asarray(layer.weight).transpose(3, 2, 0, 1))
         bias = self.keep(f"{name}.bias", layer.bias)
-        settings = {"stride": layer.stride, "padding": layer.padding}
-        return self.add("conv", x, weight, bias, **settings)
+        return self.add("conv", x, weight, bias, stride=layer.stride, padding=layer.padding)
 
     def clip(self, x: str, low: float, high: float) -> str:
         bounds = [self.keep(f"constant.{bound:g}", np.float32(bound)) for bound in (low, high)]

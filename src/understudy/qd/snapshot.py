@@ -79,10 +79,7 @@ def unpack(arrays: StateDict, empty: Repertoire) -> Repertoire:
     if len(cell) and (cell[0] < 0 or cell[-1] >= cells.count or (np.diff(cell) <= 0).any()):
         raise CheckpointError(f"the numbers of the filled cells are not those of {cells}")
     fields = _fields(empty, FILLED)
-    stored = load_state_dict(
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(cell), *x.shape[1:]), x.dtype), fields),
-        arrays,
-    )
+    stored = load_state_dict(jax.tree.map(lambda x: x[cell], fields), arrays)
     fields = jax.tree.map(lambda all_, some: all_.at[cell].set(some), fields, stored)
     return Repertoire(**fields, cells=cells)
 
