@@ -69,6 +69,20 @@ def test_what_a_user_adds_to_a_loss_is_traced_for_every_agent():
     assert not (weights[0] == weights[1]).all()
 
 
+def test_a_descriptor_of_the_users_is_traced_for_every_agent():
+    """A closure may have changed since it was traced last."""
+    places = [0.25]
+
+    def place(state, observation):
+        return jnp.full(1, places[-1])
+
+    descriptor = us.Descriptor(place, low=(0.0,), high=(1.0,), over="last")
+    for expected in (0.25, 0.75):
+        places.append(expected)
+        described = train("jax:Pendulum-v1").evaluate(1, descriptor=descriptor)["descriptors"]
+        np.testing.assert_allclose(described, expected)
+
+
 def test_a_native_environment_of_the_users_is_traced_for_every_agent():
     """Nothing keeps a user from changing it in between."""
 

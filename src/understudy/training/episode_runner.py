@@ -64,6 +64,11 @@ class EpisodePlan:
         return self.explore or self.epsilon > 0
 
     @property
+    def shareable(self) -> bool:
+        """Whether agents may share programs of this plan: none of it is the user's own code."""
+        return self.descriptor is None or self.descriptor.shareable
+
+    @property
     def unseeded(self) -> "EpisodePlan":
         """The same with seed 0: programs do not depend on the seed."""
         return replace(self, seeds=replace(self.seeds, seed=0, stream=episode_seeds.EVALUATION))
