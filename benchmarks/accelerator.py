@@ -29,7 +29,8 @@ from host_parts import HostParts, begin, settle
 from understudy.agent import agent_class
 from understudy.algorithms import find
 from understudy.buffers import ReplayBuffer, ReplayState
-from understudy.training import updates as engine
+from understudy.training.initialization import init_learner
+from understudy.training.learner import updates
 from understudy.training.seed_axis import INITIALIZATION, over_seeds, seed_keys
 from understudy.training.update import LearnerState
 from understudy.types import ArraySpec, Continuous, Spec
@@ -90,8 +91,7 @@ def random_replay(members: int, buffer: ReplayBuffer) -> ReplayState:
 
 
 def initial_learners(algorithm: Any, members: int) -> LearnerState:
-    metrics = len(engine.metric_names(algorithm, SPEC, num_envs=1))
-    initial = partial(engine.begin, algorithm, SPEC, 1, metrics)
+    initial = partial(init_learner, algorithm, SPEC, 1)
     return jax.jit(jax.vmap(initial))(seed_keys(0, members, INITIALIZATION))
 
 
@@ -103,7 +103,7 @@ def measure_scan(name: str, members: int, options: argparse.Namespace, record: R
     count = options.updates
 
     def many(learner: LearnerState, full: ReplayState, index: Any) -> LearnerState:
-        return engine.updates(algorithm, buffer, learner, full, index, count)[0]
+        return updates(algorithm, buffer, learner, full, index, count)[0]
 
     program = jax.jit(over_seeds(many, members, shared=(2,)), donate_argnums=0)
     began = time.perf_counter()
