@@ -46,7 +46,7 @@ POINTS = [
     pytest.param("understudy.envs.make:resolve", marks=pytest.mark.slow),
     "understudy.agent.agent:Agent.__init__",
     pytest.param("understudy.training.loop:HostTrainer.__init__", marks=pytest.mark.slow),
-    pytest.param("understudy.training.trainer:Trainer._start", marks=pytest.mark.slow),
+    pytest.param("understudy.training.trainer:Trainer.initialize", marks=pytest.mark.slow),
     "compile",
 ]
 
