@@ -110,8 +110,8 @@ class CollectorProcess:
     def collect(self, policy: list[np.ndarray], order: Order) -> Delivery:
         collector = self._collector
         rows = collector.collect(policy, order.random, order.iterations)
-        faults = dict(collector.faults)
-        return Delivery(self._slot, self._attempt, order, rows, collector.episodes(), faults)
+        faults = dict(collector.envs.faults)
+        return Delivery(self._slot, self._attempt, order, rows, collector.tally.take(), faults)
 
     def state_dict(self) -> StateDict:
         return self._collector.state_dict()
@@ -127,7 +127,7 @@ class CollectorProcess:
         return os.getpid()
 
     def close(self) -> None:
-        self._collector.close()
+        self._collector.envs.close()
 
 
 def make_collector(recipe: Recipe, slot: int, attempt: int) -> Collector:

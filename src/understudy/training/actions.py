@@ -1,5 +1,5 @@
-"""Acting on the device: uniform actions, the first state of acting, and the map to a native
-environment's real bounds."""
+"""Acting on the device: actions by a policy or at random, the first state of acting, and the map
+to a native environment's real bounds."""
 
 from typing import Any
 
@@ -7,10 +7,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.algorithms.base import Algorithm
+from understudy.algorithms.base import Algorithm, Memory
+from understudy.algorithms.optim import Flag, when
 from understudy.envs.spaces import place_values
 from understudy.training.seed_axis import over_seeds
+from understudy.training.step_packing import extras_of
 from understudy.types import Continuous, Discrete, Joint, Key, MultiDiscrete, Spec, Tree
+
+
+def choose_actions(
+    algorithm: Algorithm, spec: Spec, policy: Any, memory: Tree, observation: Array, first: Array,
+    key: Key, random: Flag,
+) -> tuple[Array, Tree, dict[str, Array]]:  # fmt: skip
+    """Actions of one seed that explores, or uniform ones; also the state of acting after them, and
+    the extras that the algorithm asks for."""
+    names = extras_of(algorithm)
+
+    def act() -> tuple[Array, Tree, dict[str, Array]]:
+        action, after, extras = algorithm.act(policy, memory, observation, first, key, True)
+        return action, after, {name: extras[name] for name in names}
+
+    def act_randomly() -> tuple[Array, Tree, dict[str, Array]]:
+        # What was seen is remembered.
+        after = act()[1] if isinstance(memory, Memory) else memory
+        return uniform_actions(spec, len(first), key), after, {}
+
+    # Algorithms that ask for extras never act at random.
+    return act() if names else when(random, act_randomly, act)
 
 
 def uniform_actions(spec: Spec, num_envs: int, key: Key) -> Array:

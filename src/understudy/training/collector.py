@@ -5,12 +5,15 @@ policy, and returns chunks of steps. Where the environments can be stepped in pa
 actions of each part are computed while the others are stepped.
 """
 
+import dataclasses
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from understudy.algorithms.base import Memory
 from understudy.envs.base import HostEnvs, HostStep
@@ -22,8 +25,10 @@ from understudy.state_dict import (
     state_dict,
     to_host,
 )
-from understudy.training.actor import Acted, Actor, join
+from understudy.training.actions import choose_actions, initial_memory
 from understudy.training.open_episodes import EpisodeTally, OpenActions
+from understudy.training.program_cache import shared
+from understudy.training.seed_axis import ACTING, over_seeds, seed_keys
 from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import (
     EXTRA,
@@ -33,8 +38,96 @@ from understudy.training.step_packing import (
     extras_of,
     pack_rows,
     step_dtype,
+    unpack_rows,
 )
-from understudy.types import Tree
+from understudy.types import Key, Tree
+
+MOST_POLLS = 5_000  # about half a millisecond
+
+
+class Acted(NamedTuple):
+    """Computed actions, and what is recorded with them."""
+
+    action: Any  # [K, N, ...]
+    extras: dict[str, Array]
+    memory: Tree  # before the step
+
+
+@final
+class Actor:
+    """Computes the actions of some of the seeds."""
+
+    def __init__(
+        self, setup: TrainingSetup, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
+        device: Any, stream: int = 0,
+    ):  # fmt: skip
+        """`policy` [seeds, ...] has the shapes of policies. Acting takes policies in any form;
+        `read_policy` makes one seed's policy of it inside the program."""
+        count, first = seeds.stop - seeds.start, setup.seed + seeds.start
+        own = dataclasses.replace(setup, seed=first, num_seeds=count)
+        part = None if count == setup.num_seeds else (seeds.start, seeds.stop)
+        self.programs = {
+            random: act_program(own.unseeded, part, read_policy, random) for random in (False, True)
+        }
+        keys = seed_keys(first, count, ACTING)
+        if stream:
+            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
+        policy = jax.tree.map(lambda x: x[seeds], policy)
+        memory = initial_memory(setup.algorithm, policy, count, setup.num_envs)
+        self.device = device
+        # Committed to where acting happens: the act programs follow them there.
+        self.memory, self.key = jax.device_put((memory, keys), device)
+        self.policy: Tree = None  # of all seeds, in the form that acting takes
+        self.acted: Acted | None = None  # the next actions, if they are computed already
+
+    def act(self, seen: np.ndarray, random: bool) -> None:
+        """Start to compute the next actions for rows [K, N] of observations. Returns at once."""
+        before = self.memory
+        action, extras, self.memory, self.key = self.programs[random](
+            self.policy, before, as_bytes(seen), self.key
+        )
+        self.acted = Acted(action, extras, before)
+
+    def take(self, poll: bool) -> Acted:
+        """Wait for the computed actions. With `poll`, poll before sleeping: waking up takes longer
+        than acting with a small network. Only where nothing else could use the core."""
+        acted, self.acted = self.acted, None
+        assert acted is not None, "act comes before step"
+        for _ in range(MOST_POLLS if poll else 0):
+            if acted.action.is_ready():
+                break
+        return acted
+
+
+@shared
+def act_program(
+    setup: TrainingSetup,
+    part: tuple[int, int] | None,
+    read_policy: Callable[[Tree], Any],
+    random: bool,
+) -> Any:
+    """The compiled act program, lifted over seeds. It receives the policies of all seeds, and uses
+    those of its part."""
+    algorithm, spec, rows = setup.algorithm, setup.spec, acting_dtype(setup.spec)
+
+    def act(policy: Tree, memory: Tree, data: Array, key: Key):
+        key, draw_key = jax.random.split(key)
+        seen, policy = unpack_rows(rows, data), read_policy(policy)
+        action, memory, extras = choose_actions(
+            algorithm, spec, policy, memory, seen["observation"], seen["first"], draw_key, random
+        )
+        return action, extras, memory, key
+
+    lifted = over_seeds(act, setup.num_seeds)
+    if part is None:
+        return jax.jit(lifted)
+    own = itemgetter(slice(*part))
+    return jax.jit(lambda policy, *rest: lifted(jax.tree.map(own, policy), *rest))
+
+
+def join(trees: list[Tree]) -> Tree:
+    """Concatenate the trees of parts of the seeds."""
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *trees)
 
 
 @final
@@ -146,15 +239,6 @@ class Collector:
         rows = part.reshape(-1)
         rows["observation"], rows["first"] = observation, first
 
-    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per seed: returns and lengths of the episodes that ended since the last call."""
-        return self.tally.take()
-
-    @property
-    def faults(self) -> dict[str, int]:
-        """Faults of environments that were survived, counted since the start."""
-        return self.envs.faults
-
     def state_dict(self) -> StateDict:
         """Random keys, recurrent states, open episodes and the chunk at hand, by name: the same
         for any number of parts."""
@@ -196,9 +280,6 @@ class Collector:
             self.tally.reset(lost)
             if self.record:  # the latest step was its episode's last one
                 self.record[-1]["last"] |= lost.reshape(self.axes)
-
-    def close(self) -> None:
-        self.envs.close()
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -20,13 +20,11 @@ from understudy.algorithms.optim import when
 from understudy.envs.base import NativeEnv
 from understudy.networks.encoders import reset_recurrent_state
 from understudy.state_dict import StateDict, load_state_dict, state_dict
-from understudy.training.actions import to_real, uniform_actions
+from understudy.training.actions import choose_actions, to_real
 from understudy.training.device_sharding import divides_rows
-from understudy.training.learner import move, updates
+from understudy.training.learner import move, observe, updates
 from understudy.training.program_cache import shared
-from understudy.training.running_statistics import observe
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
-from understudy.training.step_packing import extras_of
 from understudy.training.trainer import States, Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
@@ -180,7 +178,7 @@ class Loop:
     def __init__(self, setup: TrainingSetup, env: NativeEnv, block: Block | None):
         self._algorithm, self._env, self._spec = setup.algorithm, env, setup.spec
         self._num_envs, self._block = setup.num_envs, block
-        self._buffer, self._extras = setup.buffer, extras_of(setup.algorithm)
+        self._buffer = setup.buffer
 
     def begin(self, state: Any, act_key: Key, env_key: Key) -> World:
         env_key, reset_key = jax.random.split(env_key)
@@ -255,20 +253,10 @@ class Loop:
     def _step(self, state: Any, world: World, random: Any) -> tuple[World, Step, dict[str, Array]]:
         """Act, step every environment, and reset those whose episode ended."""
         act_key, noise_key = jax.random.split(world.act_key)
-        policy = self._algorithm.policy(state)
-
-        def act() -> tuple[Array, Tree, dict[str, Array]]:
-            action, memory, extras = self._algorithm.act(
-                policy, world.memory, world.observation, world.first, noise_key, True
-            )
-            return action, memory, {name: extras[name] for name in self._extras}
-
-        def act_randomly() -> tuple[Array, Tree, dict[str, Array]]:
-            memory = act()[1] if isinstance(world.memory, Memory) else world.memory
-            return uniform_actions(self._spec, self._num_envs, noise_key), memory, {}
-
-        # Algorithms that ask for extras never act at random.
-        action, memory, extras = act() if self._extras else when(random, act_randomly, act)
+        action, memory, extras = choose_actions(
+            self._algorithm, self._spec, self._algorithm.policy(state), world.memory,
+            world.observation, world.first, noise_key, random,
+        )  # fmt: skip
         env_key, step_key, reset_key = jax.random.split(world.env_key, 3)
         step_keys = jax.random.split(step_key, self._num_envs)
         after = jax.vmap(self._env.step)(world.env, to_real(action, self._spec), step_keys)

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Bool, Int32
 
+from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.algorithms.optim import Index
 from understudy.buffers import Buffer, Priorities
-from understudy.training.running_statistics import observe
+from understudy.buffers.base import get_lanes, set_lanes
 from understudy.training.step_packing import extras_of
 from understudy.training.update import LearnerState, UpdateInputs, sample_inputs, update
-from understudy.types import Chunk, Tree
+from understudy.types import Chunk, Step, Tree
 
 
 class Call(NamedTuple):
@@ -161,3 +162,34 @@ def minibatch(whole: UpdateInputs, rows: Int32[Array, " rows"], index: Index) ->
     """The inputs of update `index`, of those of a whole rollout."""
     part = jax.tree.map(lambda x: x[rows], whole.batch)
     return whole._replace(batch=part, key=jax.random.fold_in(whole.next_key, index))
+
+
+def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
+    """Add the steps of a chunk to the running statistics, one after the other, if there are any."""
+    if learner.state.normalizer == (None, None):
+        return learner
+    all_lanes = learner.open_return
+    own = learner._replace(open_return=get_lanes(chunk, all_lanes))
+
+    def one(learner: LearnerState, now: tuple[Step, Array]) -> tuple[LearnerState, None]:
+        return _observe_step(learner, *now), None
+
+    rows = (chunk.steps, chunk.valid)
+    if len(chunk.valid) == 1:
+        own, _ = one(own, jax.tree.map(lambda x: x[0], rows))
+    else:
+        own, _ = jax.lax.scan(one, own, rows)
+    return own._replace(open_return=set_lanes(chunk, all_lanes, own.open_return))
+
+
+def _observe_step(learner: LearnerState, step: Step, valid: Bool[Array, " envs"]) -> LearnerState:
+    state, _, open_return = learner
+    if state.normalizer.returns is not None:
+        open_return = state.hyper["gamma"] * open_return + step.reward
+    statistics = normalization.update_normalizer(
+        state.normalizer, step.observation, open_return, valid
+    )
+    state = state._replace(normalizer=statistics)
+    if statistics.returns is not None:
+        open_return = jnp.where(step.last | ~valid, 0.0, open_return)
+    return learner._replace(state=state, open_return=open_return)

@@ -138,11 +138,11 @@ class HostTrainer(Trainer):
             self._use_policy(jax.device_put(loaded, self.transport.act_device))
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        return self.collector.episodes()
+        return self.collector.tally.take()
 
     def faults(self) -> dict[str, int]:
-        return self.collector.faults
+        return self.collector.envs.faults
 
     def close(self) -> None:
         self.transport.close()
-        self.collector.close()
+        self.collector.envs.close()
