@@ -80,9 +80,8 @@ def test_spread_and_alone_learn_the_same(settings):
 def compiled(trainer):
     """The text of the device loop's program."""
     plan, moved = trainer.plan_iterations(0, HALF), trainer.scheduled_values(0)
-    program = trainer.general_program
-    lowered = program.lower(trainer.learner, trainer.experience, trainer.world, plan, moved)
-    return lowered.compile().as_text()
+    held = (trainer.learner, trainer.experience, trainer.world)
+    return trainer.general_program.lower(held, plan, moved).compile().as_text()
 
 
 def test_rows_are_divided_and_their_gradients_summed():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from understudy.ops.schedules import linear
+from understudy.training.learner import Call
 
 pytestmark = pytest.mark.agents
 
@@ -77,8 +78,8 @@ def test_each_update_has_the_values_of_its_step(make_trainer):
     told, learn = [], trainer.transport.learn
     trainer.transport.learn = lambda *what: (told.append(what), learn(*what))
     trainer.advance(13)
-    _, count, names, values, steps = told[-1]  # of the steps that end at 9, 10, 11 and 12
-    assert names == ("learning_rate",) and count == 4 and steps == (0, 1, 2, 3)
+    _, call, values = told[-1]  # of the steps that end at 9, 10, 11 and 12
+    assert call == Call(4, moving=("learning_rate",), steps=(0, 1, 2, 3))
     np.testing.assert_allclose(values[0, :, 0], 1e-3 * (1 - np.arange(9, 13) / 100), rtol=1e-5)
     rate = float(trainer.learner.state.hyper["learning_rate"][0])
     np.testing.assert_allclose(rate, 1e-3 * 0.88, rtol=1e-5)

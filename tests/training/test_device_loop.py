@@ -93,9 +93,8 @@ def test_any_number_of_iterations(make_trainer, short_programs):
 @pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_scan_does_not_copy_the_ring(make_trainer, members):
     trainer = make_trainer("sac", "jax:Pendulum-v1", num_seeds=members, buffer_size=54_320)
-    lowered = trainer.steady_program.lower(
-        trainer.learner, trainer.experience, trainer.world, np.int32(0), {}
-    )
+    held = (trainer.learner, trainer.experience, trainer.world)
+    lowered = trainer.steady_program.lower(held, np.int32(0), {})
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]

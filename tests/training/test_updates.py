@@ -46,7 +46,7 @@ def test_prioritized_replay_is_updated_in_place(make_trainer):
     """No instruction of the steady program copies an array of the storage's or the tree's size."""
     trainer = make_trainer("sac", "jax:Pendulum-v1", prioritized=True, buffer_size=54_320)
     held = (trainer.learner, trainer.experience, trainer.world)
-    lines = trainer.steady_program.lower(*held, np.int32(0), {}).compile().as_text().splitlines()
+    lines = trainer.steady_program.lower(held, np.int32(0), {}).compile().as_text().splitlines()
     assert any("54321" in line for line in lines)
     assert not [line for line in lines if "54321" in line.split(" copy(")[0] and " copy(" in line]
 

@@ -10,8 +10,9 @@ from understudy.envs.make import EnvSource
 from understudy.state_dict import load_state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
+from understudy.training.initialization import learner_shapes
 from understudy.training.snapshot import Snapshot
-from understudy.training.trainer import Trainer, TrainingSetup, learner_shapes
+from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError
 

@@ -34,6 +34,7 @@ from understudy.distributed.supervisor import Slot
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
+from understudy.training.learner import Call
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
@@ -70,7 +71,7 @@ class ClusterTrainer(Trainer):
         self._rows = step_dtype(setup.algorithm, setup.spec)
         sharded = cluster.replay == "sharded"
         states = self.initialize(wide, RemoteReplayBuffer(setup.spec) if sharded else None)
-        self.states = self.transport = Transport(setup.algorithm, self.buffer, self._rows, *states)
+        self.states = self.transport = Transport(wide, self.buffer, *states)
         self.setup = setup
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
@@ -221,8 +222,8 @@ class ClusterTrainer(Trainer):
         names, values = (), None
         if self.hyper_schedules is not None:
             names, values = self.hyper_schedules.names, self.hyper_schedules.over([self.steps])
-        here = count if self.workers is None else 0
-        self.transport.learn(rows, here, names, values, first_lane=first_lane)
+        call = Call(count if self.workers is None else 0, names)
+        self.transport.learn(rows, call, values, first_lane)
         if isinstance(self.workers, ShardWorkers):
             self.workers.add(deliveries[0].slot, Rows(as_bytes(rows), first_lane))
         if self.workers is not None and count:

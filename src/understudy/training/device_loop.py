@@ -55,6 +55,7 @@ class World(NamedTuple):
     episodes: Episodes
 
 
+Carry = tuple[LearnerState, Any, World]  # the learner, the buffer's state, the environments
 Moved = dict[str, Array]  # hyper-parameters and their scheduled values
 
 
@@ -103,7 +104,7 @@ class DeviceTrainer(Trainer):
             # They are there already, unless they were loaded or read in between.
             carried = jax.device_put((self.learner, self.experience, self.world), self.sharding)
             moved = self.scheduled_values(start)
-            self.learner, self.experience, self.world = program(*carried, plan, moved)
+            self.learner, self.experience, self.world = program(carried, plan, moved)
             self.position.iterations += count
             self.position.updates += sum(
                 self.update_schedule.updates_after(i) for i in range(start, start + count)
@@ -163,9 +164,8 @@ def _programs(
     loop = Loop(setup, env, block)
 
     def compiled(program: Any) -> Any:
-        lifted = over_seeds(program, setup.num_seeds, shared=(3,))
-        divided = divides_rows(lifted, sharding)
-        return jax.jit(divided, donate_argnums=(0, 1, 2), out_shardings=sharding)
+        lifted = over_seeds(program, setup.num_seeds, shared=(1,))
+        return jax.jit(divides_rows(lifted, sharding), donate_argnums=0, out_shardings=sharding)
 
     begin = jax.jit(jax.vmap(loop.begin), out_shardings=sharding)
     return begin, compiled(loop.general), None if block is None else compiled(loop.steady)
@@ -194,27 +194,21 @@ class Loop:
         memory = self._algorithm.memory(self._algorithm.policy(state), self._num_envs)
         return World(env, observation, first, memory, act_key, env_key, episodes)
 
-    def general(
-        self, learner: LearnerState, experience: Any, world: World, plan: When, moved: Moved
-    ):
+    def general(self, carry: Carry, plan: When, moved: Moved) -> Carry:
         """Any iterations: the plan says what each one does."""
 
-        def iteration(carry, at: tuple[When, Moved]):
+        def iteration(carry: Carry, at: tuple[When, Moved]) -> tuple[Carry, None]:
             now, moved = at
             return when(now.active, lambda: self._iterate(carry, now, moved), lambda: carry), None
 
-        carry, _ = jax.lax.scan(iteration, (learner, experience, world), (plan, moved))
-        return carry
+        return jax.lax.scan(iteration, carry, (plan, moved))[0]
 
-    def steady(
-        self, learner: LearnerState, experience: Any, world: World, first_index: Int32[Array, ""],
-        moved: Moved,
-    ):  # fmt: skip
+    def steady(self, carry: Carry, first_index: Int32[Array, ""], moved: Moved) -> Carry:
         """Whole blocks of acting by policy, each followed by its updates: no conditionals."""
         assert self._block is not None
         updates_each, iterations, blocks = self._block
 
-        def block(carry, now: tuple[Int32[Array, ""], Moved]):
+        def block(carry: Carry, now: tuple[Int32[Array, ""], Moved]) -> tuple[Carry, None]:
             index, moved = now
             acting = When(active=True, random=False, count=0, index=index)
             if iterations > 1:
@@ -227,10 +221,9 @@ class Loop:
 
         indices = first_index + updates_each * jnp.arange(blocks, dtype=jnp.int32)
         by_block = jax.tree.map(lambda x: x.reshape(blocks, iterations), moved)
-        carry, _ = jax.lax.scan(block, (learner, experience, world), (indices, by_block))
-        return carry
+        return jax.lax.scan(block, carry, (indices, by_block))[0]
 
-    def _iterate(self, carry: tuple[LearnerState, Any, World], now: When, moved: Moved):
+    def _iterate(self, carry: Carry, now: When, moved: Moved) -> Carry:
         learner, experience, world = carry
         learner = move(learner, moved)
         recurrent_state = None

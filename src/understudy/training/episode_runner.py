@@ -133,8 +133,7 @@ class HostEpisodeRunner(EpisodeRunner):
     ):
         self._plan, self._source, self._workers, self._guard = plan, source, workers, guard
         self._envs = self._make_envs(plan.seeds)
-        acting = (plan.algorithm, plan.num_policies, plan.spec, plan.explore, plan.epsilon)
-        self._act = _act_program(*acting)
+        self._act = _act_program(replace(plan.unseeded, descriptor=None))
         self._keys = plan.keys() if plan.draws else jnp.zeros((plan.num_policies, 2), jnp.uint32)
         self._warned = False
 
@@ -262,28 +261,26 @@ def keys_at(keys: Key, time: int | Int32[Array, ""]) -> Key:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, time)
 
 
-def act_function(
-    algorithm: Algorithm, num_policies: int, spec: Spec, explore: bool, epsilon: float
-) -> Callable[..., tuple[Array, Tree]]:
+def act_function(plan: EpisodePlan) -> Callable[..., tuple[Array, Tree]]:
     """The actions of all policies, each for its own rows [policies, episodes]."""
 
     def act(
         policy: Any, memory: Tree, observation: Array, first: Array, key: Key
     ) -> tuple[Array, Tree]:
-        action, memory, _ = algorithm.act(policy, memory, observation, first, key, explore)
-        if epsilon == 0:
+        action, memory, _ = plan.algorithm.act(
+            policy, memory, observation, first, key, plan.explore
+        )
+        if plan.epsilon == 0:
             return action, memory
         rows = len(first)
         which, what = jax.random.split(jax.random.fold_in(key, 1))
-        at_random = jax.random.uniform(which, (rows,)) < epsilon
+        at_random = jax.random.uniform(which, (rows,)) < plan.epsilon
         at_random = at_random.reshape(rows, *[1] * (action.ndim - 1))
-        return jnp.where(at_random, uniform_actions(spec, rows, what), action), memory
+        return jnp.where(at_random, uniform_actions(plan.spec, rows, what), action), memory
 
-    return over_seeds(act, num_policies)
+    return over_seeds(act, plan.num_policies)
 
 
 @shared
-def _act_program(
-    algorithm: Algorithm, num_policies: int, spec: Spec, explore: bool, epsilon: float
-) -> Callable[..., tuple[Array, Tree]]:
-    return jax.jit(act_function(algorithm, num_policies, spec, explore, epsilon))
+def _act_program(plan: EpisodePlan) -> Callable[..., tuple[Array, Tree]]:
+    return jax.jit(act_function(plan))

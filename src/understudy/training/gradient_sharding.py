@@ -18,6 +18,7 @@ from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.buffers.base import NOWHERE
+from understudy.training.initialization import learner_shapes
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.state_packing import Layout
@@ -79,13 +80,6 @@ def weighted_mean(answers: list[tuple[Array, Any]]) -> Any:
     return jax.tree.map(mean, *[answer for _, answer in answers])
 
 
-def sent_shapes(setup: TrainingSetup) -> Any:
-    """The shapes of the state that workers receive."""
-    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), jnp.uint32)
-    initial = jax.vmap(partial(setup.algorithm.init, setup.spec))
-    return without_optimizer_state(jax.eval_shape(initial, keys))
-
-
 def still_stored(priorities: Priorities | None, place: Array | None) -> Array | None:
     """The places without those that can no longer be sampled, such as the free slot of a lane: a
     late priority must not make them sampled again."""
@@ -103,7 +97,7 @@ class BatchSharding:
     def __init__(self, setup: TrainingSetup):
         self.algorithm, self.num_seeds = setup.algorithm, setup.num_seeds
         self.buffer: Buffer = setup.buffer
-        self._state = sent_shapes(setup)
+        self._state = without_optimizer_state(learner_shapes(setup).state)
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
@@ -164,7 +158,7 @@ class ReplaySharding:
     def __init__(self, setup: TrainingSetup, buffer: Buffer):
         self.num_seeds, self._algorithm = setup.num_seeds, setup.algorithm
         self._buffer = buffer
-        self._state = sent_shapes(setup)
+        self._state = without_optimizer_state(learner_shapes(setup).state)
         self._layout = Layout(self._state)
         each = jax.vmap(lambda _: buffer.init())
         self._experience = jax.eval_shape(each, jnp.arange(self.num_seeds))

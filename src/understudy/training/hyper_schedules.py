@@ -29,7 +29,7 @@ class HyperSchedules:
         self._latest: tuple[list[Any], np.ndarray] | None = None  # the last values, and as an array
         for name in self.names:  # the ends of a curve are where mistakes show
             for step in (0, horizon):
-                for value in self._value(name, step):
+                for value in per_seed(name, self._answer(name, step), num_seeds):
                     config.check_moving(name, float(value))
 
     def at(self, step: int) -> np.ndarray:
@@ -62,9 +62,6 @@ class HyperSchedules:
         if isinstance(schedule, Curve):
             return schedule(step, self._horizon)
         return evaluate(schedule, step, self._horizon)
-
-    def _value(self, name: str, step: int) -> np.ndarray:
-        return per_seed(name, evaluate(self._schedules[name], step, self._horizon), self._num_seeds)
 
 
 def per_seed(name: str, value: Any, num_seeds: int) -> np.ndarray:

@@ -27,9 +27,9 @@ class Call(NamedTuple):
     """The static arguments of the learner's program."""
 
     count: int  # updates
-    phase: int | None  # a single update's place in the pattern of delayed parts, if worth it
-    moving: tuple[str, ...]  # the hyper-parameters that follow a schedule
+    moving: tuple[str, ...] = ()  # the hyper-parameters that follow a schedule
     steps: tuple[int, ...] = ()  # of a chunk of several steps: the one that each update follows
+    phase: int | None = None  # a single update's place in the pattern of delayed parts, if worth it
 
 
 def learn_from_chunk(

@@ -22,9 +22,9 @@ from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.envs.base import HostEnvs
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.collector import Collector
+from understudy.training.learner import Call
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
-from understudy.training.step_packing import step_dtype
 from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.transport import Transport
 from understudy.types import Tree
@@ -40,8 +40,7 @@ class HostTrainer(Trainer):
 
     def __init__(self, setup: TrainingSetup, envs: HostEnvs):
         states = self.initialize(setup)
-        rows = step_dtype(setup.algorithm, setup.spec)
-        self.states = self.transport = Transport(setup.algorithm, self.buffer, rows, *states)
+        self.states = self.transport = Transport(setup, self.buffer, *states)
         self._on_policy = setup.algorithm.needs.on_policy
         self._chunk_steps = self._choose_chunk_steps()
         self.collector = Collector(
@@ -112,9 +111,8 @@ class HostTrainer(Trainer):
                 ends = range(stop - count + 1, stop + 1)
                 values = self.hyper_schedules.over(end * envs for end in ends)
                 steps = tuple(step for step, times in enumerate(owed) for _ in range(times))
-        due = sum(owed)
-        self.transport.learn(rows, due, names, values, steps)
-        self.position.updates += due
+        self.transport.learn(rows, Call(sum(owed), names, steps), values)
+        self.position.updates += sum(owed)
 
     def restore(self, snapshot: Snapshot) -> None:
         self._acting_policy = None

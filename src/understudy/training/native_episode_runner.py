@@ -44,8 +44,7 @@ class NativeEpisodeRunner(EpisodeRunner):
         self._plan, self._env, self._buffer = plan, env, buffer
         self._rows = plan.num_policies * plan.episodes
         self._limit = min(plan.episode_length or env.max_steps, env.max_steps)
-        acting = (plan.algorithm, plan.num_policies, plan.spec, plan.explore, plan.epsilon)
-        self._act = act_function(*acting)
+        self._act = act_function(plan)
 
     def run(
         self, policies: Any, episode: int = 0, fresh: bool = False, on_chunk: OnChunk | None = None

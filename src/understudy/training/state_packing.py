@@ -1,9 +1,9 @@
 """The forms in which a learner's state is stored between programs and a policy is sent.
 
-A first-time reader can skip this file: `Transport` says why there are two forms.
+A first-time reader can skip this file: `Transport` says why there are two forms. Both have the
+same methods, which `Leaves` describes.
 """
 
-import abc
 import math
 from typing import Any, NamedTuple, final
 
@@ -14,42 +14,13 @@ from jax.sharding import Sharding
 from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
+from understudy.training.initialization import learner_shapes
 from understudy.training.program_cache import shared
+from understudy.training.setup import TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
 LARGEST_JOINED = 4_096  # numbers of a leaf that is joined with others: copies cost time
-
-
-class Form(abc.ABC):
-    """How a learner is stored between programs, and how its policy is sent."""
-
-    @abc.abstractmethod
-    def pack(self, learner: LearnerState) -> Tree: ...
-
-    @abc.abstractmethod
-    def unpack(self, packed: Tree) -> LearnerState: ...
-
-    @abc.abstractmethod
-    def send_policy(self, packed: Tree) -> Tree:
-        """The policy as a program's output, for acting elsewhere; None where acting reads the
-        learner itself. Called inside the learn program."""
-
-    @abc.abstractmethod
-    def receive_policy(self, sent: Tree, packed: Tree) -> Tree:
-        """What acting takes, out of what was sent or out of the learner."""
-
-    @abc.abstractmethod
-    def lasting_policy(self, received: Tree, device: Any) -> Tree:
-        """The same in arrays that no later program donates, for several acts on the device."""
-
-    @abc.abstractmethod
-    def read_policy(self, received: Tree) -> Any:
-        """One seed's policy out of that. Called inside the act program."""
-
-    @abc.abstractmethod
-    def policy_leaves(self, received: Tree) -> list[Any]:
-        """The leaves [K, ...] of all seeds' policies in order, to be sent to other processes."""
 
 
 class Parts(NamedTuple):
@@ -60,7 +31,7 @@ class Parts(NamedTuple):
 
 
 @final
-class Leaves(Form):
+class Leaves:
     """Leaves without their modules, because flattening and unflattening modules at every call can
     take Python longer than a small network's update. A call also takes more than a microsecond for
     each of its buffers, so small leaves are joined."""
@@ -87,23 +58,29 @@ class Leaves(Form):
         return jax.tree.unflatten(self._structure, [leaves[n] for n in sorted(leaves)])
 
     def send_policy(self, packed: Parts) -> None:
+        """The policy as a program's output, for acting elsewhere; None where acting reads the
+        learner itself. Called inside the learn program."""
         return None
 
     def receive_policy(self, sent: None, packed: Parts) -> list[Array]:
+        """What acting takes, out of what was sent or out of the learner."""
         return [packed.separate[place] for place in self._places]
 
     def lasting_policy(self, received: list[Array], device: Any) -> list[Array]:
+        """The same in arrays that no later program donates, for several acts on the device."""
         return [jax.device_put(leaf, leaf.sharding, may_alias=False) for leaf in received]
 
     def read_policy(self, received: list[Array]) -> Any:
+        """One seed's policy out of that. Called inside the act program."""
         return jax.tree.unflatten(self._policy, received)
 
     def policy_leaves(self, received: list[Array]) -> list[Array]:
+        """The leaves [K, ...] of all seeds' policies in order, to be sent to other processes."""
         return received
 
 
 @final
-class Vectors(Form):
+class Vectors:
     """One array [K, numbers] per dtype, for the learner and for its policy."""
 
     def __init__(self, algorithm: Algorithm, learner: LearnerState, can_pin: bool):
@@ -160,23 +137,17 @@ class Layout:
         return jax.tree.unflatten(self._structure, leaves)
 
 
-def form_of(algorithm: Algorithm, learner: LearnerState, accelerated: bool) -> Form:
-    """The form that suits where the learner is; equal learners share one."""
-    leaves, structure = jax.tree.flatten(learner)
-    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    can_pin = _can_pin(learner.state.key.sharding)
-    return _make_form(algorithm, structure, shapes, accelerated, can_pin)
+Form = Leaves | Vectors
 
 
 @shared
-def _make_form(
-    algorithm: Algorithm, structure: Any, shapes: tuple[Any, ...], accelerated: bool, can_pin: bool
-) -> Form:
-    learner = jax.tree.unflatten(structure, shapes)
+def make_form(setup: TrainingSetup, accelerated: bool, can_pin: bool) -> Form:
+    """The form that suits where the learner is; equal learners share one."""
+    algorithm, learner = setup.algorithm, learner_shapes(setup)
     return Vectors(algorithm, learner, can_pin) if accelerated else Leaves(algorithm, learner)
 
 
-def _can_pin(sharding: Sharding) -> bool:
+def can_pin(sharding: Sharding) -> bool:
     """Whether programs there can write to the host's memory directly."""
     device, *others = sharding.device_set
     if others or device.platform == "cpu":

@@ -4,7 +4,6 @@ import abc
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, final
 
 import jax
@@ -19,9 +18,8 @@ from understudy.ops.schedules import Schedule
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.device_sharding import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
-from understudy.training.initialization import init_learner, metric_names
+from understudy.training.initialization import init_program, metric_names
 from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
-from understudy.training.program_cache import shared
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import TrainingSetup as TrainingSetup
@@ -246,17 +244,4 @@ class Trainer(abc.ABC):
         self._reported: set[int] = set()  # seeds that have diverged
         self._metric_names = metric_names(algorithm, setup.spec, num_envs)
         keys = jax.device_put(seed_keys(setup.seed, setup.num_seeds, INITIALIZATION), self.sharding)
-        return _init_program(setup.unseeded, self.sharding)(keys), experience
-
-
-def learner_shapes(setup: TrainingSetup) -> LearnerState:
-    """The shapes of a trainer's learner, without making one."""
-    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), np.uint32)
-    return jax.eval_shape(_init_program(setup.unseeded, None), keys)
-
-
-@shared
-def _init_program(setup: TrainingSetup, sharding: NamedSharding | None) -> Any:
-    """Makes the first learners of a key for each seed."""
-    init = partial(init_learner, setup.algorithm, setup.spec, setup.num_envs)
-    return jax.jit(jax.vmap(init), out_shardings=sharding)
+        return init_program(setup.unseeded, self.sharding)(keys), experience

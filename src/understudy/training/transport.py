@@ -21,14 +21,14 @@ import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array
 
-from understudy.algorithms.base import Algorithm
 from understudy.buffers import Buffer
 from understudy.training.device_sharding import divides_rows, shared_by_all
 from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import over_seeds
-from understudy.training.state_packing import Form, form_of, form_programs
-from understudy.training.step_packing import as_bytes, to_chunk, unpack_rows
+from understudy.training.setup import TrainingSetup
+from understudy.training.state_packing import Form, can_pin, form_programs, make_form
+from understudy.training.step_packing import as_bytes, step_dtype, to_chunk, unpack_rows
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
@@ -48,22 +48,21 @@ class Transport:
     calls the learner's program while the environments step."""
 
     def __init__(
-        self, algorithm: Algorithm, buffer: Buffer, rows: np.dtype, learner: LearnerState,
-        experience: Any, accelerated: bool | None = None,
+        self, setup: TrainingSetup, buffer: Buffer, learner: LearnerState, experience: Any,
+        accelerated: bool | None = None,
     ):  # fmt: skip
-        """`rows` is the dtype of chunks. `accelerated` follows from where the learner is, unless
-        given."""
+        """`accelerated` follows from where the learner is, unless given."""
         self.sharding = learner.state.key.sharding
         first, *others = self.sharding.device_set
         if accelerated is None:  # or divided: acting is not, and cannot read a part of the learner
             accelerated = bool(others) or first.platform != "cpu"
         self.act_device = jax.local_devices(backend="cpu")[0] if accelerated else first
-        self.form = form_of(algorithm, learner, bool(accelerated))
+        self.form = make_form(setup.unseeded, accelerated, can_pin(self.sharding))
         self._pack, self._unpack, self._send = form_programs(self.form)
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
-        self._algorithm, self._rows, self._num_seeds = algorithm, rows, len(learner.state.key)
-        self._period = algorithm.delays.period
+        self._setup, self._rows = setup, step_dtype(setup.algorithm, setup.spec)
+        self._period = setup.algorithm.delays.period
         self._observes = any(part is not None for part in learner.state.normalizer)
         self.packed: Tree = None  # the learner's state, in that form
         self.learner = learner
@@ -73,20 +72,22 @@ class Transport:
     def use_buffer(self, buffer: Buffer, experience: Any) -> None:
         """Continue with this buffer and its state."""
         self.buffer, self.experience = buffer, experience
-        self.program = _learn_program(
-            self._algorithm, buffer, self._rows, self.form, self._num_seeds, self.sharding
-        )
+        self.program = _learn_program(self._setup.unseeded, buffer, self.form, self.sharding)
 
     def learn(
-        self, rows: np.ndarray, count: int, moving: tuple[str, ...] = (), values: Any = None,
-        steps: tuple[int, ...] = (), first_lane: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
-        """Add rows [K, time, lanes], set the `moving` hyper-parameters to the values [K, time,
-        names], and do `count` updates, each after the step of the chunk that `steps` says.
+        self, rows: np.ndarray, call: Call, values: Any = None, first_lane: Any = None
+    ) -> None:
+        """Add rows [K, time, lanes], set the moving hyper-parameters of the `call` to the values
+        [K, time, names], and do its updates.
 
         Returns at once. Where the host samples and there is no thread, it samples first."""
-        call = self._learn_from_host if self.buffer.external else self._learn_on_device
-        self._submit(call, Rows(as_bytes(rows), first_lane), count, moving, values, steps)
+        learn = self._learn_from_host if self.buffer.external else self._learn_on_device
+        given = Rows(as_bytes(rows), first_lane)
+        self.wait()
+        if self._thread is None:
+            learn(given, call, values)
+        else:
+            self._pending = self._thread.submit(learn, given, call, values)
 
     def policy(self, lasting: bool = False) -> Tree:
         """The policy after every update asked for so far, as the act program takes it. The next
@@ -94,27 +95,17 @@ class Transport:
         self.wait()
         return self.form.lasting_policy(self._policy, self.act_device) if lasting else self._policy
 
-    def _submit(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Make a call: in this thread, or in the other one after its last call has ended."""
-        self.wait()
-        if self._thread is None:
-            call(*arguments)
-        else:
-            self._pending = self._thread.submit(call, *arguments)
-
     def wait(self) -> None:
         """Wait until the thread has ended its call: only then may its arrays be read."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
 
-    def _learn_on_device(self, given: Rows, *what: Any) -> None:
-        self._experience, sent = self._run(self._experience, given, *what)
+    def _learn_on_device(self, given: Rows, call: Call, values: Any) -> None:
+        self._experience, sent = self._run(self._experience, given, call, values)
         self._receive(sent)
 
-    def _learn_from_host(
-        self, given: Rows, count: int, moving: tuple[str, ...], values: Any, steps: tuple[int, ...]
-    ) -> None:
+    def _learn_from_host(self, given: Rows, call: Call, values: Any) -> None:
         """The same where the host stores replay. The device receives the chunk only for statistics
         of it, and is not called where it has nothing to do."""
         buffer: Any = self.buffer
@@ -122,29 +113,26 @@ class Transport:
         chunk = to_chunk(read, self._rows, given.first_lane)
         self._experience = buffer.add(self._experience, chunk)
         seen = given if self._observes else None
-        while count or seen is not None or moving:
+        while call.count or seen is not None or call.moving:
             sampled, now = None, 0
-            if count:
-                sampled, now = buffer.sample_updates(self._experience, self._done, count)
+            if call.count:
+                sampled, now = buffer.sample_updates(self._experience, self._done, call.count)
             # Sampling runs while the program before this one does, but not further ahead of it.
             jax.block_until_ready(self.next_index)
-            _, sent = self._run(sampled, seen, now, moving, values, steps[:now])
-            count, seen, steps = count - now, None, steps[now:]
-            moving = moving if steps else ()
-            if not count:
+            part = call._replace(count=now, steps=call.steps[:now])
+            _, sent = self._run(sampled, seen, part, values)
+            seen, steps = None, call.steps[now:]
+            call = Call(call.count - now, call.moving if steps else (), steps)
+            if not call.count:
                 self._receive(sent)
 
-    def _run(
-        self, data: Any, given: Rows | None, count: int, moving: tuple[str, ...], values: Any,
-        steps: tuple[int, ...],
-    ) -> tuple[Any, Tree]:  # fmt: skip
-        one_phase = count == 1 and self._period <= MOST_PHASES
-        phase = self._done % self._period if one_phase else None
-        call = Call(count, phase, moving, steps if moving else ())
+    def _run(self, data: Any, given: Rows | None, call: Call, values: Any) -> tuple[Any, Tree]:
+        if call.count == 1 and self._period <= MOST_PHASES:
+            call = call._replace(phase=self._done % self._period)
         self.packed, left, self.next_index, sent = self.program(
             self.packed, data, given, self.next_index, values, call
         )
-        self._done += count
+        self._done += call.count
         return left, sent
 
     def _receive(self, sent: Tree) -> None:
@@ -189,10 +177,10 @@ class Transport:
 
 @shared
 def _learn_program(
-    algorithm: Algorithm, buffer: Buffer, rows: np.dtype, form: Form, num_seeds: int,
-    sharding: Sharding,
-) -> Callable[..., Any]:  # fmt: skip
+    setup: TrainingSetup, buffer: Buffer, form: Form, sharding: Sharding
+) -> Callable[..., Any]:
     """`learn_from_chunk`, lifted over all seeds and compiled."""
+    algorithm, rows = setup.algorithm, step_dtype(setup.algorithm, setup.spec)
 
     def of_one_seed(
         call: Call, learner: LearnerState, data: Any, given: Rows | None, index: Array, values: Any
@@ -203,7 +191,7 @@ def _learn_program(
         return learn_from_chunk(algorithm, buffer, call, learner, data, chunk, index, values)
 
     def learn(packed: Tree, data: Any, given: Any, index: Array, values: Any, call: Call):
-        lifted = over_seeds(partial(of_one_seed, call), num_seeds, shared=(3,))
+        lifted = over_seeds(partial(of_one_seed, call), setup.num_seeds, shared=(3,))
         learner, left = lifted(form.unpack(packed), data, given, index, values)
         packed = form.pack(learner)
         return packed, left, index + call.count, form.send_policy(packed)

@@ -23,23 +23,17 @@ from understudy.algorithms.on_policy import RolloutNeeds
 @dataclass(frozen=True)
 class UpdateSchedule:
     num_envs: int
-    random_iterations: int  # iterations with uniformly random actions
-    first_learning_iteration: int  # the first one after which an update may happen
     ratio: Fraction  # updates per transition
     release: int  # updates are done where transitions pass a multiple of this
+    random_iterations: int = 0  # iterations with uniformly random actions
+    first_learning_iteration: int = 0  # the first one after which an update may happen
 
     @classmethod
     def of(cls, needs: Needs, num_envs: int, training: int = 0) -> "UpdateSchedule":
         """`training` is the length of the first training in steps; 0 where it is not known."""
         if isinstance(needs, RolloutNeeds):
             transitions = needs.horizon * num_envs
-            return cls(
-                num_envs=num_envs,
-                random_iterations=0,
-                first_learning_iteration=0,
-                ratio=Fraction(needs.updates, transitions),
-                release=transitions,
-            )
+            return cls(num_envs, Fraction(needs.updates, transitions), release=transitions)
         random, enough = needs.start_steps, needs.min_buffer_size
         if random is None:
             random = needs.max_start_steps
@@ -56,10 +50,10 @@ class UpdateSchedule:
             ratio = exact(needs.updates_per_vector_step) / num_envs
         return cls(
             num_envs=num_envs,
-            random_iterations=math.ceil(random / num_envs),
-            first_learning_iteration=waiting - 1,
             ratio=ratio,
             release=needs.update_every,
+            random_iterations=math.ceil(random / num_envs),
+            first_learning_iteration=waiting - 1,
         )
 
     @cached_property
