@@ -1,4 +1,4 @@
-"""Cases for a process with eight devices: `test_device_sharding.py` runs them in one.
+"""Cases for a process with eight devices: `test_devices.py` runs them in one.
 
 The default run covers how rows are divided, rollouts of the device loop, and where native members
 lie.
@@ -11,7 +11,7 @@ import pytest
 from understudy.algorithms import find
 from understudy.envs.make import resolve
 from understudy.errors import ConfigError
-from understudy.training.device_sharding import divides_rows, find_sharding, split_rows
+from understudy.training.devices import divides_rows, find_sharding, split_rows
 from understudy.training.factory import make_trainer
 from understudy.training.trainer import TrainingSetup
 

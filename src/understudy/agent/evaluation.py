@@ -11,7 +11,7 @@ from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
 from understudy.training.factory import Source, make_episode_runner, plan_selection
-from understudy.training.meter import diverged
+from understudy.training.meter import is_frozen
 from understudy.training.setup import TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import ConfigError, Continuous
@@ -68,7 +68,7 @@ class AgentEvaluator:
         policy = self._setup.algorithm.policy(learner.state)
         results = plan.by_policy(self.runners[plan].run(policy))
         if plan.seeds.stream == SELECTION or self.scores is None:
-            self.scores = np.where(diverged(learner.meter), np.nan, results.returns.mean(axis=1))
+            self.scores = np.where(is_frozen(learner.meter), np.nan, results.returns.mean(axis=1))
         return results
 
     @property

@@ -8,7 +8,7 @@ from understudy.envs.base import NativeEnv
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import load_state_dict
-from understudy.training.device_sharding import find_sharding
+from understudy.training.devices import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
 from understudy.training.initialization import learner_shapes
 from understudy.training.snapshot import Snapshot

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -125,11 +124,6 @@ def act_program(
     return jax.jit(lambda policy, *rest: lifted(jax.tree.map(own, policy), *rest))
 
 
-def join(trees: list[Tree]) -> Tree:
-    """Concatenate the trees of parts of the seeds."""
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *trees)
-
-
 @final
 class Collector:
     """K seeds on K × N Gymnasium environments."""
@@ -191,7 +185,7 @@ class Collector:
             self._write_observation(self.seen[part], step.observation, step.last | ~step.valid)
             if act_next:
                 actor.act(self.seen[part], random)
-        step, action = _whole(steps), _joined(actions)
+        step, action = join(steps), join(actions)
         self.tally.add(step)
         self.open_actions.add(action, step.last)
         self.record.append(self._rows_of(before, action, step, acted))
@@ -223,11 +217,11 @@ class Collector:
         rows["last"], rows["valid"] = step.last, step.valid
         rows["next_observation"] = step.next_observation
         if isinstance(acted[0].memory, Memory):  # nothing is remembered where an episode begins
-            state = _joined([np.asarray(one.memory.recurrent_state) for one in acted])
+            state = join([np.asarray(one.memory.recurrent_state) for one in acted])
             state = state.reshape(-1, state.shape[-1])
             rows[RECURRENT_STATE] = np.where(seen["first"][:, None], np.float32(0), state)
         for name in self._extras:
-            rows[EXTRA + name] = _joined([np.asarray(one.extras[name]) for one in acted]).ravel()
+            rows[EXTRA + name] = join([np.asarray(one.extras[name]) for one in acted]).ravel()
         return rows.reshape(self.axes)
 
     def set_observation(self, observation: np.ndarray, first: Any) -> None:
@@ -282,11 +276,6 @@ class Collector:
                 self.record[-1]["last"] |= lost.reshape(self.axes)
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _whole(steps: list[HostStep]) -> HostStep:
-    if len(steps) == 1:
-        return steps[0]
-    return HostStep(*map(np.concatenate, zip(*(step[:6] for step in steps), strict=True)))
+def join(parts: list[Any]) -> Any:
+    """Concatenate the trees of parts of the seeds, on the host."""
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)

@@ -21,7 +21,7 @@ from understudy.envs.base import NativeEnv
 from understudy.networks.encoders import reset_recurrent_state
 from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.training.actions import choose_actions, to_real
-from understudy.training.device_sharding import divides_rows
+from understudy.training.devices import divides_rows
 from understudy.training.learner import move, observe, updates
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
@@ -134,12 +134,9 @@ class DeviceTrainer(Trainer):
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a seed)."""
         episodes = jax.device_get(self.world.episodes)
-        counts = np.minimum(episodes.ended, EPISODES_REMEMBERED)
         latest = [
-            (returns[:count].astype(np.float64), lengths[:count])
-            for returns, lengths, count in zip(
-                episodes.returns, episodes.lengths, counts, strict=True
-            )
+            (returns[:ended].astype(np.float64), lengths[:ended])
+            for _, _, returns, lengths, ended in zip(*episodes, strict=True)
         ]
         fresh = self.world.episodes._replace(ended=jnp.zeros_like(self.world.episodes.ended))
         self.world = self.world._replace(episodes=fresh)
@@ -258,19 +255,15 @@ class Loop:
             world.observation, action, after.reward, after.terminated, last, after.observation
         )
         fresh = jax.vmap(self._env.reset)(jax.random.split(reset_key, self._num_envs))
-        env, observation = choose(last, fresh, (after.state, after.observation))
+        env, observation = jax.vmap(select)(last, fresh, (after.state, after.observation))
         episodes = count_episodes(world.episodes, after.reward, last)
         world = World(env, observation, last, memory, act_key, env_key, episodes)
         return world, happened, extras
 
 
-def choose(mask: Bool[Array, " envs"], yes: Tree, no: Tree) -> Tree:
-    """Row by row, `yes` where the mask holds and `no` elsewhere."""
-
-    def pick(a: Array, b: Array) -> Array:
-        return jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(pick, yes, no)
+def select(flag: Bool[Array, ""], yes: Tree, no: Tree) -> Tree:
+    """Return `yes` if the flag is set, else `no`; both are computed."""
+    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), yes, no)
 
 
 def count_episodes(

@@ -1,6 +1,6 @@
 """The meter of learning: sums of metrics, and updates that were not finite."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,15 +36,16 @@ def record(meter: Meter, metrics: Metrics, good: Bool[Array, ""]) -> Meter:
     )
 
 
-def is_frozen(meter: Meter) -> Bool[Array, ""]:
-    """Whether the last updates in a row were not finite, so that no more are done."""
+def is_frozen(meter: Meter) -> Any:
+    """Whether the last updates in a row were not finite, so that no more are done. For the meters
+    of all seeds, [seeds]."""
     return meter.discarded_in_a_row >= LONGEST_ROW_OF_DISCARDS
 
 
 def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
     """The means per seed of a meter [seeds, ...] on the host, and the meter for what follows.
     Metrics that were not computed are absent; those of seeds that have diverged are NaN."""
-    frozen = diverged(meter)
+    frozen = np.asarray(is_frozen(meter))
     if frozen.all():
         of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""
         raise DivergedError(
@@ -59,8 +60,3 @@ def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], M
     if meter.discarded.any():
         means["discarded_updates"] = np.asarray(meter.discarded, np.float32)
     return means, meter._replace(total=meter.total * 0, count=meter.count * 0)
-
-
-def diverged(meter: Meter) -> np.ndarray:
-    """[seeds]: whether a seed's updates were not finite so often in a row that it is frozen."""
-    return np.asarray(meter.discarded_in_a_row) >= LONGEST_ROW_OF_DISCARDS

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from understudy.algorithms.off_policy import ReplayNeeds
-from understudy.buffers import Buffer, HostReplayBuffer
+from understudy.buffers import Buffer, FrameReplayBuffer, HostReplayBuffer
 from understudy.training.program_cache import shared
-from understudy.training.setup import TrainingSetup, make_frame_replay
+from understudy.training.setup import TrainingSetup, make_buffer
 from understudy.types import ConfigError
 
 # The part of a place's memory that replay may take, where there is a choice: on the device the rest
@@ -73,9 +73,8 @@ def make(
     """Make the buffer for a place, and its empty state with a seed axis."""
     if place.name == "device":
         return setup.buffer, init_program(setup.buffer, setup.num_seeds, sharding)()
-    needs = setup.algorithm.needs
-    assert isinstance(needs, ReplayNeeds)
-    frames = make_frame_replay(needs, setup.spec, setup.num_envs)
+    frames = make_buffer(setup.algorithm, setup.spec, setup.num_envs, frames=True)
+    assert isinstance(frames, FrameReplayBuffer)
     where = directory() if place.name == "disk" else None
     buffer = HostReplayBuffer(frames, setup.num_seeds, setup.seed, where)
     return buffer, buffer.init()
@@ -107,16 +106,13 @@ def free_bytes(name: str) -> int:
 
 
 def _measure(name: str, setup: TrainingSetup, share: float | int) -> Place:
-    buffer, needs = setup.buffer, setup.algorithm.needs
-    if name != "device" and isinstance(needs, ReplayNeeds):
-        buffer = make_frame_replay(needs, setup.spec, setup.num_envs)
-    each = buffer.nbytes
+    buffer = make_buffer(setup.algorithm, setup.spec, setup.num_envs, frames=name != "device")
     num_seeds, on_device = setup.num_seeds, "in memory"
     if _device().platform != "cpu":
         on_device = "in device memory"
         num_seeds = -(-num_seeds // setup.devices) if name == "device" else num_seeds
     words = {"device": on_device, "host": "in host memory", "disk": f"on disk in {directory()}"}
-    return Place(name, each * num_seeds, int(share * free_bytes(name)), words[name])
+    return Place(name, buffer.nbytes * num_seeds, int(share * free_bytes(name)), words[name])
 
 
 def _announce(place: Place, setup: TrainingSetup, asked: str) -> None:

@@ -37,27 +37,15 @@ class TrainingSetup:
             raise ConfigError(f"seed must be below 2**32, got {self.seed}")
 
 
-def make_buffer(algorithm: Algorithm, spec: Spec, lanes: int) -> Buffer:
+def make_buffer(algorithm: Algorithm, spec: Spec, lanes: int, frames: bool = False) -> Buffer:
     """The buffer that an algorithm needs, for the steps of `lanes` environments. Images, and
     sequences for recurrent networks, need frame replay; vectors are sampled faster from replay,
-    which stores every observation twice."""
+    which stores every observation twice. With `frames`, replay is always frame replay."""
     needs, seen = algorithm.needs, spec.observation
     if not isinstance(needs, ReplayNeeds):
         return RolloutBuffer(spec, needs.horizon, lanes, needs.memory, needs.extras)
-    if seen.is_image or seen.in_bytes or needs.sequences is not None:
-        return make_frame_replay(needs, spec, lanes)
-    size, rows = needs.buffer_size, needs.batch_size
-    return ReplayBuffer(spec, size, lanes, rows, needs.n_step, needs.priority_exponent)
-
-
-def make_frame_replay(needs: ReplayNeeds, spec: Spec, lanes: int) -> FrameReplayBuffer:
-    return FrameReplayBuffer(
-        spec=spec,
-        capacity=needs.buffer_size,
-        lanes=lanes,
-        batch_size=needs.batch_size,
-        n_step=needs.n_step,
-        priority_exponent=needs.priority_exponent,
-        priority_mix=needs.priority_mix,
-        sequences=needs.sequences,
-    )
+    size, rows, exponent = needs.buffer_size, needs.batch_size, needs.priority_exponent
+    if frames or seen.is_image or seen.in_bytes or needs.sequences is not None:
+        mix, sequences = needs.priority_mix, needs.sequences
+        return FrameReplayBuffer(spec, size, lanes, rows, needs.n_step, exponent, mix, sequences)
+    return ReplayBuffer(spec, size, lanes, rows, needs.n_step, exponent)

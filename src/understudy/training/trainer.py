@@ -16,10 +16,10 @@ from understudy.buffers import Buffer
 from understudy.buffers.host_replay import is_of_host
 from understudy.ops.schedules import Schedule
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
-from understudy.training.device_sharding import find_sharding
+from understudy.training.devices import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.training.initialization import init_program, metric_names
-from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, diverged, read_meter
+from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, is_frozen, read_meter
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import TrainingSetup as TrainingSetup
@@ -201,7 +201,7 @@ class Trainer(abc.ABC):
 
     def diverged(self) -> np.ndarray:
         """[seeds]: which of them have diverged and are frozen."""
-        return diverged(jax.device_get(self.learner.meter))
+        return is_frozen(jax.device_get(self.learner.meter))
 
     def policy(self) -> Any:
         """The acting slice of every seed."""
@@ -212,7 +212,7 @@ class Trainer(abc.ABC):
         in that time is absent. Warns once of each seed that has diverged."""
         meter = jax.device_get(self.learner.meter)
         means, fresh = read_meter(meter, self._metric_names)
-        for seed_index in set(np.flatnonzero(diverged(meter)).tolist()) - self._reported:
+        for seed_index in set(np.flatnonzero(is_frozen(meter)).tolist()) - self._reported:
             self._reported.add(seed_index)
             _log.warning(
                 "seed %d diverged before step %d: its last %d updates were not finite. It is "

@@ -22,7 +22,7 @@ from jax.sharding import Sharding
 from jaxtyping import Array
 
 from understudy.buffers import Buffer
-from understudy.training.device_sharding import divides_rows, shared_by_all
+from understudy.training.devices import divides_rows, shared_by_all
 from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import over_seeds

@@ -10,7 +10,7 @@ from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.optim import Gradients, Index
 from understudy.buffers import Buffer
 from understudy.networks.augmentation import shift_images
-from understudy.training.device_sharding import split_rows
+from understudy.training.devices import split_rows
 from understudy.training.meter import Meter, is_frozen, record
 from understudy.types import Key, Tree
 
