@@ -13,14 +13,13 @@ import pytest
 import understudy as us
 from tests.distributed.cluster_cases import wait_for_death
 from tests.distributed.shared_updates import LANES, close, make_learner, make_setup
-from understudy.algorithms.base import Aux
 from understudy.distributed.config import Cluster
 from understudy.distributed.gradient_workers import check_gradient_workers
 from understudy.distributed.replay_shards import ShardWorkers, add_rows, shard_buffer
 from understudy.errors import CheckpointError, UnderstudyError
 from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
 from understudy.training.transport import Rows
-from understudy.training.update import UpdateInputs, apply_update, sample_inputs
+from understudy.training.update import apply_update, sample_inputs
 from understudy.types import ConfigError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
@@ -88,8 +87,7 @@ class InOneProcess:
         batch = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
         gradients, aux = algorithm.gradients(state, batch, state.key, mask)
         next_key = jax.random.split(state.key, 3)[0]
-        now = UpdateInputs(None, None, next_key, next_key)
-        return apply_update(algorithm, learner, now, gradients, Aux(aux.metrics, aux.priorities))[0]
+        return apply_update(algorithm, learner, gradients, aux.metrics, next_key)[0]
 
 
 def test_updates_are_those_of_one_process_that_draws_the_same_rows():

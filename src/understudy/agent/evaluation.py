@@ -11,9 +11,8 @@ from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
 from understudy.training.factory import Source, make_episode_runner, plan_selection
-from understudy.training.meter import is_frozen
 from understudy.training.setup import TrainingSetup
-from understudy.training.update import LearnerState
+from understudy.training.update import LearnerState, is_frozen
 from understudy.types import ConfigError, Continuous
 
 

@@ -15,7 +15,7 @@ from understudy.qd.illuminators import Illuminator
 from understudy.qd.repertoire import Counts, corrected, metrics
 from understudy.runs.csv_log import LogRow
 from understudy.runs.trainable import Capture, Trainable
-from understudy.training.meter import read_meter
+from understudy.training.update import read_meter
 
 SECONDS_AT_ONCE = 2.0  # of generations in one call, because a signal waits until its end
 

@@ -33,7 +33,9 @@ def set_up_compilation() -> None:
     """
     jax.monitoring.register_event_duration_secs_listener(CompilationCounter())
     chosen = os.environ.get(CACHE_VARIABLE)
-    if _cache_directory() is not None or (chosen is not None and chosen.lower() in _OFF):
+    # JAX declares its settings at run time, where type checkers do not see them.
+    given = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if given is not None or (chosen is not None and chosen.lower() in _OFF):
         return
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -45,11 +47,6 @@ def set_up_compilation() -> None:
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     _log.info("compiled programs are cached in %s (%s=off: no cache)", directory, CACHE_VARIABLE)
-
-
-def _cache_directory() -> str | None:
-    # JAX declares its settings at run time, where type checkers do not see them.
-    return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
 @final

@@ -19,6 +19,7 @@ from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.buffers.base import NOWHERE
 from understudy.training.initialization import learner_shapes
+from understudy.training.replay_placement import init_program
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.state_packing import Layout
@@ -123,22 +124,16 @@ class BatchSharding:
         shapes = jax.eval_shape(partial(self._gradients, mask=mask), self._state, rows, now.key)
         parts = [Layout(shapes).split(answer) for answer in answers]
 
-        def one(
-            learner: LearnerState, experience: Any, now: UpdateInputs, parts: list[Any]
-        ) -> Tree:
+        def one(learner: LearnerState, experience: Any, now: UpdateInputs, parts: Any) -> Tree:
             gradients, aux = join_answers(parts)
-            priorities = self.buffer.get_priorities(experience)
+            place, next_key = now.place, now.next_key
             if late:
-                place = still_stored(priorities, now.place)
-                now = now._replace(next_key=learner.state.key, place=place)
+                place = still_stored(self.buffer.get_priorities(experience), place)
+                next_key = learner.state.key
             gradients = gradients._replace(mask=mask)
-            learner, good = apply_update(self.algorithm, learner, now, gradients, aux)
-            if priorities is None:
-                return learner, None
+            learner, good = apply_update(self.algorithm, learner, gradients, aux.metrics, next_key)
             errors, weight = aux.priorities, now.batch.weight
-            return learner, self.buffer.update_priorities(
-                experience, now.place, errors, weight, good
-            )
+            return learner, self.buffer.update_priorities(experience, place, errors, weight, good)
 
         return over_seeds(one, self.num_seeds)(learner, experience, now, parts)
 
@@ -160,8 +155,7 @@ class ReplaySharding:
         self._buffer = buffer
         self._state = without_optimizer_state(learner_shapes(setup).state)
         self._layout = Layout(self._state)
-        each = jax.vmap(lambda _: buffer.init())
-        self._experience = jax.eval_shape(each, jnp.arange(self.num_seeds))
+        self._experience = jax.eval_shape(init_program(buffer, self.num_seeds, None))
 
     def send(self, learner: LearnerState) -> tuple[dict[str, Array], LearnerState]:
         """What all workers receive, and the learner with its next key."""
@@ -187,12 +181,8 @@ class ReplaySharding:
 
         def one(learner: LearnerState, parts: list[Any]) -> LearnerState:
             gradients, metrics = weighted_mean(parts)
-            key = learner.state.key
-            aux = Aux(metrics, jnp.zeros(0))
-            gradients = gradients._replace(mask=mask)
-            return apply_update(
-                self._algorithm, learner, UpdateInputs(None, None, key, key), gradients, aux
-            )[0]
+            gradients, key = gradients._replace(mask=mask), learner.state.key
+            return apply_update(self._algorithm, learner, gradients, metrics, key)[0]
 
         return over_seeds(one, self.num_seeds)(learner, parts)
 

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from understudy.algorithms.base import Algorithm
-from understudy.training.meter import empty_meter
 from understudy.training.program_cache import shared
 from understudy.training.setup import TrainingSetup, make_buffer
-from understudy.training.update import LearnerState, sample_batch
+from understudy.training.update import LearnerState, empty_meter, sample_batch
 from understudy.types import Key, Metrics, Spec
 
 

@@ -116,10 +116,8 @@ def _update_from_replay(
     data = buffer.with_priorities(stored, priorities) if given is None else given
     now = sample_inputs(algorithm, buffer, learner.state, data)
     learner, aux, good = update(algorithm, learner, now, index)
-    if priorities is None:
-        return learner, None
-    weight = now.batch.weight
-    return learner, buffer.update_priorities(data, now.place, aux.priorities, weight, good)
+    errors, weight = aux.priorities, now.batch.weight
+    return learner, buffer.update_priorities(data, now.place, errors, weight, good)
 
 
 def move(learner: LearnerState, moved: dict[str, Array]) -> LearnerState:

@@ -27,11 +27,6 @@ class OpenActions:
         self._actions: np.ndarray | None = None  # [capacity, rows, ...]: the latest ones
         self._used = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored actions."""
-        return 0 if self._actions is None else self._actions.nbytes
-
     def add(self, action: np.ndarray, last: np.ndarray) -> None:
         """Add one step of every row: its action [rows, ...], and whether an episode ended."""
         actions = self._actions

@@ -19,12 +19,16 @@ from understudy.state_dict import StateDict, add_prefix, load_state_dict, select
 from understudy.training.devices import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.training.initialization import init_program, metric_names
-from understudy.training.meter import LONGEST_ROW_OF_DISCARDS, Meter, is_frozen, read_meter
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import TrainingSetup as TrainingSetup
 from understudy.training.snapshot import Position, Snapshot
-from understudy.training.update import LearnerState
+from understudy.training.update import (
+    LONGEST_ROW_OF_DISCARDS,
+    LearnerState,
+    is_frozen,
+    read_meter,
+)
 from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import ConfigError
 
@@ -219,7 +223,7 @@ class Trainer(abc.ABC):
                 "frozen, and the other seeds go on", self.setup.seed + seed_index, self.steps,
                 LONGEST_ROW_OF_DISCARDS,
             )  # fmt: skip
-        self.learner = self.learner._replace(meter=jax.device_put(Meter(*fresh)))
+        self.learner = self.learner._replace(meter=jax.device_put(fresh))
         return means
 
     def initialize(
