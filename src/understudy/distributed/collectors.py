@@ -22,8 +22,8 @@ from understudy.envs.seeds import EpisodeSeeds
 from understudy.state_dict import StateDict
 from understudy.training.collector import Collector
 from understudy.training.compilation import set_up_compilation
+from understudy.training.initialization import learner_shapes
 from understudy.training.setup import TrainingSetup
-from understudy.training.trainer import learner_shapes
 
 Episodes = list[tuple[np.ndarray, np.ndarray]]
 

@@ -16,25 +16,17 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Memory
 from understudy.envs.base import HostEnvs, HostStep
-from understudy.state_dict import (
-    StateDict,
-    add_prefix,
-    load_state_dict,
-    select_prefix,
-    state_dict,
-    to_host,
-)
+from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.actions import choose_actions, initial_memory
 from understudy.training.open_episodes import EpisodeTally, OpenActions
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import ACTING, over_seeds, seed_keys
+from understudy.training.seed_axis import ACTING, fold_in, over_seeds, seed_keys
 from understudy.training.setup import TrainingSetup
 from understudy.training.step_packing import (
     EXTRA,
     RECURRENT_STATE,
     acting_dtype,
     as_bytes,
-    extras_of,
     pack_rows,
     step_dtype,
     unpack_rows,
@@ -70,7 +62,7 @@ class Actor:
         }
         keys = seed_keys(first, count, ACTING)
         if stream:
-            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, stream)
+            keys = fold_in(keys, stream)
         policy = jax.tree.map(lambda x: x[seeds], policy)
         memory = initial_memory(setup.algorithm, policy, count, setup.num_envs)
         self.device = device
@@ -137,7 +129,6 @@ class Collector:
         self.setup, self.envs = setup, envs
         self.step_dtype = step_dtype(setup.algorithm, setup.spec)
         self.acting_dtype = acting_dtype(setup.spec)
-        self._extras = extras_of(setup.algorithm)
         num_seeds, num_envs = self.axes = (setup.num_seeds, setup.num_envs)
         rows = envs.divide(num_envs) if divided else [slice(0, envs.num_envs)]
         self.parts = [slice(one.start // num_envs, one.stop // num_envs) for one in rows]
@@ -220,7 +211,7 @@ class Collector:
             state = join([np.asarray(one.memory.recurrent_state) for one in acted])
             state = state.reshape(-1, state.shape[-1])
             rows[RECURRENT_STATE] = np.where(seen["first"][:, None], np.float32(0), state)
-        for name in self._extras:
+        for name in acted[0].extras:
             rows[EXTRA + name] = join([np.asarray(one.extras[name]) for one in acted]).ravel()
         return rows.reshape(self.axes)
 
@@ -236,7 +227,7 @@ class Collector:
     def state_dict(self) -> StateDict:
         """Random keys, recurrent states, open episodes and the chunk at hand, by name: the same
         for any number of parts."""
-        arrays = {"key": to_host(join([actor.key for actor in self.actors]))}
+        arrays = state_dict({"key": join([actor.key for actor in self.actors])})
         arrays |= add_prefix("tally", self.tally.state_dict())
         arrays |= add_prefix("memory", state_dict(join([actor.memory for actor in self.actors])))
         if self.seen is None:  # nothing has happened yet

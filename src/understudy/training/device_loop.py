@@ -115,12 +115,11 @@ class DeviceTrainer(Trainer):
         iterations = range(start, start + self._length)
         owed = np.array([self.update_schedule.updates_after(i) for i in iterations])
         active = np.arange(self._length) < count
-        before = np.concatenate([[0], np.cumsum(owed)[:-1]])
         return When(
             active=active,
             random=np.array([self.update_schedule.random(i) for i in iterations]),
             count=np.where(active, owed, 0).astype(np.int32),
-            index=(self.position.updates + before).astype(np.int32),
+            index=(self.position.updates + np.cumsum(owed) - owed).astype(np.int32),
         )
 
     def scheduled_values(self, start: int) -> dict[str, np.ndarray]:

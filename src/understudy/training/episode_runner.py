@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jaxtyping import Array
 
 from understudy.algorithms.base import Algorithm
 from understudy.envs import seeds as episode_seeds
@@ -26,7 +26,7 @@ from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.training.actions import initial_memory, uniform_actions
 from understudy.training.program_cache import shared
-from understudy.training.seed_axis import EVALUATION, SELECTION, over_seeds, seed_keys
+from understudy.training.seed_axis import EVALUATION, SELECTION, fold_in, over_seeds, seed_keys
 from understudy.types import Chunk, Key, Spec, Step, Tree
 
 MOST_STEPS = 27_000  # of an episode; Atari's half an hour, the longest limit in use
@@ -82,6 +82,25 @@ class EpisodePlan:
         """The same episodes of `count` policies from number `first` on, where each has one."""
         return replace(self, num_policies=count, seeds=replace(self.seeds, first_row=first))
 
+    def act_function(self) -> Callable[..., tuple[Array, Tree]]:
+        """The actions of all policies, each for its own rows [policies, episodes]."""
+
+        def act(
+            policy: Any, memory: Tree, observation: Array, first: Array, key: Key
+        ) -> tuple[Array, Tree]:
+            action, memory, _ = self.algorithm.act(
+                policy, memory, observation, first, key, self.explore
+            )
+            if self.epsilon == 0:
+                return action, memory
+            rows = len(first)
+            which, what = jax.random.split(jax.random.fold_in(key, 1))
+            at_random = jax.random.uniform(which, (rows,)) < self.epsilon
+            at_random = at_random.reshape(rows, *[1] * (action.ndim - 1))
+            return jnp.where(at_random, uniform_actions(self.spec, rows, what), action), memory
+
+        return over_seeds(act, self.num_policies)
+
     def by_policy(self, results: "EpisodeResults") -> "EpisodeResults":
         """Results as NumPy arrays [policies, episodes, ...], returns in double precision."""
         results = jax.tree.map(lambda x: np.asarray(x).reshape(*self.shape, *x.shape[1:]), results)
@@ -135,7 +154,6 @@ class HostEpisodeRunner(EpisodeRunner):
         self._envs = self._make_envs(plan.seeds)
         self._act = _act_program(replace(plan.unseeded, descriptor=None))
         self._keys = plan.keys() if plan.draws else jnp.zeros((plan.num_policies, 2), jnp.uint32)
-        self._warned = False
 
     @cached_property
     def _fresh_envs(self) -> HostEnvs:
@@ -165,13 +183,13 @@ class HostEpisodeRunner(EpisodeRunner):
         plan, envs, shape = self._plan, self._fresh_envs if fresh else self._envs, self._plan.shape
         observation, rows = envs.restart(episode), envs.num_envs
         memory = initial_memory(plan.algorithm, policies, *shape)
-        limit = plan.episode_length or self._max_steps()
+        limit = plan.episode_length or self._max_steps
         scores = _Scores(rows, plan.descriptor, limit, plan.attempts)
         first, keys, time = np.ones(rows, bool), self._keys, 0
         while scores.open.any():
             seen = observation.reshape(*shape, *observation.shape[1:])
             if plan.draws:
-                keys, time = keys_at(self._keys, time), time + 1
+                keys, time = fold_in(self._keys, time), time + 1
             action, memory = self._act(policies, memory, seen, first.reshape(shape), keys)
             action = np.asarray(action).reshape(rows, *action.shape[2:])
             if plan.attempts is not None:
@@ -190,17 +208,16 @@ class HostEpisodeRunner(EpisodeRunner):
             )  # fmt: skip
         return EpisodeResults(scores.returns, scores.lengths, scores.descriptors)
 
+    @cached_property
     def _max_steps(self) -> int:
         """Steps after which an episode is cut; warn once where nothing else would end it."""
         if self._plan.limited:
             return MOST_STEPS
         most = min(ENDLESS_STEPS, MOST_STEPS)
-        if not self._warned:
-            _log.warning(
-                "the environment states no time limit: an episode of an evaluation is cut off "
-                "after %d steps", most,
-            )  # fmt: skip
-        self._warned = True
+        _log.warning(
+            "the environment states no time limit: an episode of an evaluation is cut off after %d "
+            "steps", most,
+        )  # fmt: skip
         return most
 
     @property
@@ -255,32 +272,6 @@ class _Scores:
         self.descriptors = np.where(valid[:, None], now, self.descriptors)
 
 
-@jax.jit
-def keys_at(keys: Key, time: int | Int32[Array, ""]) -> Key:
-    """A key for each policy at this step."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, time)
-
-
-def act_function(plan: EpisodePlan) -> Callable[..., tuple[Array, Tree]]:
-    """The actions of all policies, each for its own rows [policies, episodes]."""
-
-    def act(
-        policy: Any, memory: Tree, observation: Array, first: Array, key: Key
-    ) -> tuple[Array, Tree]:
-        action, memory, _ = plan.algorithm.act(
-            policy, memory, observation, first, key, plan.explore
-        )
-        if plan.epsilon == 0:
-            return action, memory
-        rows = len(first)
-        which, what = jax.random.split(jax.random.fold_in(key, 1))
-        at_random = jax.random.uniform(which, (rows,)) < plan.epsilon
-        at_random = at_random.reshape(rows, *[1] * (action.ndim - 1))
-        return jnp.where(at_random, uniform_actions(plan.spec, rows, what), action), memory
-
-    return over_seeds(act, plan.num_policies)
-
-
 @shared
 def _act_program(plan: EpisodePlan) -> Callable[..., tuple[Array, Tree]]:
-    return jax.jit(act_function(plan))
+    return jax.jit(plan.act_function())

@@ -11,15 +11,9 @@ from jaxtyping import Array, Bool, Int32
 from understudy.buffers import Buffer
 from understudy.envs.base import NativeEnv
 from understudy.training.actions import initial_memory, to_real
-from understudy.training.episode_runner import (
-    EpisodePlan,
-    EpisodeResults,
-    EpisodeRunner,
-    OnChunk,
-    act_function,
-    keys_at,
-)
+from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner, OnChunk
 from understudy.training.program_cache import shared
+from understudy.training.seed_axis import fold_in
 from understudy.types import Chunk, Key, Step, Tree
 
 
@@ -44,7 +38,7 @@ class NativeEpisodeRunner(EpisodeRunner):
         self._plan, self._env, self._buffer = plan, env, buffer
         self._rows = plan.num_policies * plan.episodes
         self._limit = min(plan.episode_length or env.max_steps, env.max_steps)
-        self._act = act_function(plan)
+        self._act = plan.act_function()
 
     def run(
         self, policies: Any, episode: int = 0, fresh: bool = False, on_chunk: OnChunk | None = None
@@ -94,7 +88,7 @@ class NativeEpisodeRunner(EpisodeRunner):
         seen = carry.observation.reshape(*plan.shape, *carry.observation.shape[1:])
         first = jnp.broadcast_to(carry.time == 0, plan.shape)
         if plan.draws:
-            act_keys = keys_at(jax.vmap(jax.random.fold_in, (0, None))(keys, 2), carry.time)
+            act_keys = fold_in(fold_in(keys, 2), carry.time)
         action, memory = self._act(policies, carry.memory, seen, first, act_keys)
         action = action.reshape(rows, *action.shape[2:])
         after = jax.vmap(self._env.step)(carry.env, to_real(action, plan.spec), step_keys)

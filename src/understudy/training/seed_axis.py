@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jaxtyping import Array
 
 from understudy.types import Key, Tree
 
@@ -40,6 +41,12 @@ def seed_keys(seed: int, num_seeds: int, stream: int) -> Key:
     s + i."""
     keys = [jax.random.fold_in(jax.random.PRNGKey(seed + i), stream) for i in range(num_seeds)]
     return jax.numpy.stack(keys)
+
+
+@jax.jit
+def fold_in(keys: Key, number: int | Array) -> Key:
+    """A new key for each of several, by a number."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
 # The streams of the seed tree: no two purposes ever draw from the same one.

@@ -23,12 +23,7 @@ from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import TrainingSetup as TrainingSetup
 from understudy.training.snapshot import Position, Snapshot
-from understudy.training.update import (
-    LONGEST_ROW_OF_DISCARDS,
-    LearnerState,
-    is_frozen,
-    read_meter,
-)
+from understudy.training.update import MOST_DISCARDS, LearnerState, is_frozen, read_meter
 from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import ConfigError
 
@@ -127,8 +122,9 @@ class Trainer(abc.ABC):
             )  # fmt: skip
 
     def _make_update_schedule(self) -> UpdateSchedule:
-        needs = self.setup.algorithm.needs
-        return UpdateSchedule.of(needs, self.setup.num_envs, self.position.first_training)
+        needs, position = self.setup.algorithm.needs, self.position
+        schedule = UpdateSchedule.of(needs, self.setup.num_envs, position.first_training)
+        return schedule.refilling(position.refilled_from)
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Change hyper-parameters now, for all seeds or for each; their schedules end."""
@@ -170,8 +166,6 @@ class Trainer(abc.ABC):
         self.learner = load_state_dict(self.learner, snapshot.learner)
         self.position = position
         self.update_schedule = self._make_update_schedule()
-        if position.refilled_from:
-            self.update_schedule = self.update_schedule.refilling(position.refilled_from)
 
     def _experience_state_dict(self) -> StateDict:
         return self.buffer.state_dict(self.experience)
@@ -221,7 +215,7 @@ class Trainer(abc.ABC):
             _log.warning(
                 "seed %d diverged before step %d: its last %d updates were not finite. It is "
                 "frozen, and the other seeds go on", self.setup.seed + seed_index, self.steps,
-                LONGEST_ROW_OF_DISCARDS,
+                MOST_DISCARDS,
             )  # fmt: skip
         self.learner = self.learner._replace(meter=jax.device_put(fresh))
         return means

@@ -57,7 +57,7 @@ class Transport:
         if accelerated is None:  # or divided: acting is not, and cannot read a part of the learner
             accelerated = bool(others) or first.platform != "cpu"
         self.act_device = jax.local_devices(backend="cpu")[0] if accelerated else first
-        self.form = make_form(setup.unseeded, accelerated, can_pin(self.sharding))
+        self.form = make_form(setup.unseeded, bool(accelerated), can_pin(self.sharding))
         self._pack, self._unpack, self._send = form_programs(self.form)
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
@@ -137,7 +137,7 @@ class Transport:
 
     def _receive(self, sent: Tree) -> None:
         """Use the policy that a program has sent from now on."""
-        self._policy = self.form.receive_policy(sent, self.packed)
+        self._policy: Tree = self.form.receive_policy(sent, self.packed)
 
     @property
     def learner(self) -> LearnerState:

@@ -15,7 +15,7 @@ from understudy.networks.augmentation import shift_images
 from understudy.training.devices import split_rows
 from understudy.types import DivergedError, Key, Metrics, Tree
 
-LONGEST_ROW_OF_DISCARDS = 10  # after which a seed is frozen
+MOST_DISCARDS = 10  # updates discarded in a row, after which a seed is frozen
 
 
 class Meter(NamedTuple):
@@ -113,7 +113,7 @@ def record(meter: Meter, metrics: Metrics, good: Bool[Array, ""]) -> Meter:
 def is_frozen(meter: Meter) -> Any:
     """Whether the last updates in a row were not finite, so that no more are done. For the meters
     of all seeds, [seeds]."""
-    return meter.discarded_in_a_row >= LONGEST_ROW_OF_DISCARDS
+    return meter.discarded_in_a_row >= MOST_DISCARDS
 
 
 def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], Meter]:
@@ -123,7 +123,7 @@ def read_meter(meter: Meter, names: list[str]) -> tuple[dict[str, np.ndarray], M
     if frozen.all():
         of = f" of all {len(frozen)} seeds" if len(frozen) > 1 else ""
         raise DivergedError(
-            f"training diverged: the last {LONGEST_ROW_OF_DISCARDS} updates{of} were not finite "
+            f"training diverged: the last {MOST_DISCARDS} updates{of} were not finite "
             "and were discarded; lower the learning rate or the reward scale"
         )
     means = {}
