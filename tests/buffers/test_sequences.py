@@ -22,7 +22,6 @@ from tests.buffers.frame_lists import (
     summed,
 )  # fmt: skip
 from understudy.buffers import FrameReplayBuffer
-from understudy.buffers.frame_batch import sequence_errors
 from understudy.types import Sequences
 
 # capacity, lanes, frames in a stack, sequences
@@ -166,11 +165,11 @@ def test_an_episode_by_hand():
 def test_an_error_for_each_sequence():
     error = jnp.array([1.0, -3.0, 9.0, 2.0, 2.0, -4.0])
     weight = jnp.array([0.5, 0.5, 0.0, 2.0, 2.0, 2.0])
-    errors = jax.jit(sequence_errors, static_argnums=(2, 3))
+    errors = jax.jit(FrameReplayBuffer.errors_by_place, static_argnums=0)
     for mix, want in [(0.0, [2.0, 8 / 3]), (1.0, [3.0, 4.0]), (0.9, [2.9, 3.6 + 0.8 / 3])]:
-        got = errors(error, weight, 2, mix)
+        got = errors(definition(*SHAPES[0], 2, priority_mix=mix), error, weight)
         np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert errors(error, jnp.zeros(6), 2, 0.9).tolist() == [0.0, 0.0]
+    assert errors(definition(*SHAPES[0], 2), error, jnp.zeros(6)).tolist() == [0.0, 0.0]
 
 
 def test_a_buffer_too_small_for_its_sequences_is_made_larger():

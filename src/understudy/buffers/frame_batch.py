@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Int32
 
 from understudy.ops.returns import n_step as n_step_return
 from understudy.types import Batch, History
@@ -74,14 +74,3 @@ def _histories(sample: FrameSample, taken: Int32[Array, "batch length"]) -> tupl
         History(observation, first, sample.memory, at, burn_in=burn_in),
         History(observation, first, sample.memory, at + taken, burn_in=burn_in),
     )
-
-
-def sequence_errors(
-    error: Float[Array, " rows"], batch_weight: Float[Array, " rows"], batch_size: int, mix: float
-) -> Float[Array, " batch"]:
-    """One error for each sequence: between the mean (`mix` 0) and the largest (1) of its steps'
-    absolute errors. Rows of weight 0 are no steps."""
-    counts = batch_weight.reshape(batch_size, -1) > 0
-    size = jnp.where(counts, jnp.abs(error).reshape(batch_size, -1), 0.0)
-    mean = jnp.sum(size, axis=1) / jnp.maximum(jnp.sum(counts, axis=1), 1)
-    return mix * jnp.max(size, axis=1) + (1.0 - mix) * mean

@@ -34,7 +34,7 @@ from understudy.buffers.base import (
     set_lanes,
     write_rows,
 )
-from understudy.buffers.frame_batch import FrameSample, frames_back, sequence_errors, to_batch
+from understudy.buffers.frame_batch import FrameSample, frames_back, to_batch
 from understudy.ops.exploration import below
 from understudy.types import Batch, Chunk, Key, Sequences, Spec, Step
 
@@ -320,6 +320,11 @@ class FrameReplayBuffer(Buffer):
         return to_batch(found, hyper), jnp.where(total > 0, place, NOWHERE)
 
     def errors_by_place(self, errors: Array, weight: Array) -> Array:
+        """One error for each sequence: between the mean (`priority_mix` 0) and the largest (1) of
+        its steps' absolute errors. Rows of weight 0 are no steps."""
         if self.sequences is None:
             return errors
-        return sequence_errors(errors, weight, self.batch_size, self.priority_mix)
+        counts = weight.reshape(self.batch_size, -1) > 0
+        size = jnp.where(counts, jnp.abs(errors).reshape(self.batch_size, -1), 0.0)
+        mean = jnp.sum(size, axis=1) / jnp.maximum(jnp.sum(counts, axis=1), 1)
+        return self.priority_mix * jnp.max(size, axis=1) + (1.0 - self.priority_mix) * mean
