@@ -84,8 +84,8 @@ class Linear(eqx.Module):
     def __init__(self, inputs: int, outputs: int, key: Key, initializer: Initializer = kaiming):
         weight_key, bias_key = jax.random.split(key)
         self.weight = initializer(weight_key, inputs, outputs)
-        has_bias = initializer is kaiming
-        self.bias = kaiming(bias_key, inputs, outputs)[0] if has_bias else jnp.zeros(outputs)
+        random = initializer is kaiming
+        self.bias = kaiming(bias_key, inputs, outputs)[0] if random else jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
         return x @ self.weight + self.bias
