@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.buffers.donation import LONG_LANE, assert_in_place, pointers
-from tests.buffers.frame_lists import MOMENTS, play
+from tests.buffers.frame_lists import MOMENTS, play, spec_of
 from tests.buffers.interface_cases import (
     BUFFERS,
     LANES,
@@ -305,6 +305,19 @@ def test_a_wrapped_state_of_a_smaller_buffer_is_refused():
     arrays = small.state_dict(with_seeds(small.init()))
     larger = ReplayBuffer(VECTORS, 9, 1)
     arrays["stored"] = np.full_like(arrays["stored"], 4)  # the cursor is at the first slot again
+    with pytest.raises(CheckpointError, match=r"storage\.reward is"):
+        larger.load_state_dict(with_seeds(larger.init()), arrays)
+
+
+def test_a_wrapped_state_of_a_smaller_frame_buffer_is_refused():
+    """Also if its cursor is at the last slot again: the frames before the first slot are lost."""
+    small = FrameReplayBuffer(spec_of(3, "uint8"), 4, 1)
+    state, played = init(small), play(["-"] * MOMENTS, small.spec)
+    for moment in range(2 * small.num_slots - 1):
+        state = add(small, state, cut_out(played, moment, Piece(0, 1, lanes=1)))
+    assert state.cursor.tolist() == state.stored.tolist() == [small.num_slots - 1]
+    larger = replace(small, capacity=9)
+    arrays = small.state_dict(with_seeds(state))
     with pytest.raises(CheckpointError, match=r"storage\.reward is"):
         larger.load_state_dict(with_seeds(larger.init()), arrays)
 

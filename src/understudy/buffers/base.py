@@ -104,10 +104,12 @@ class Buffer(abc.ABC):
     def load_state_dict(self, empty: Any, arrays: StateDict) -> Any:
         """Make the state that `state_dict` was given; `empty` is a result of `init`, and is given
         up. Lanes that have wrapped around must have the same number of slots: elsewhere their
-        oldest steps would lie in the wrong place."""
+        oldest steps would lie in the wrong place, and stacks would lack frames."""
         whole = dict(arrays)
         cursor, stored = (arrays.get(name, np.zeros(0)) for name in ("cursor", "stored"))
-        if hasattr(empty, "stored") and np.array_equal(cursor, stored):
+        in_order = hasattr(empty, "stored") and np.array_equal(cursor, stored)
+        # Frames before the first slot are needed unless an episode begins there.
+        if in_order and not arrays.get("storage.age", np.zeros((1, 1, 1)))[:, :, 0].any():
             for name, leaf in add_prefix("storage", empty.storage._asdict()).items():
                 part = arrays.get(name, np.zeros(0))
                 alike = part.ndim == leaf.ndim and part.shape[:2] == leaf.shape[:2]
