@@ -4,7 +4,6 @@ A page is one file: no network, no scripts, every picture inside. All text from 
 """
 
 import base64
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -150,12 +149,9 @@ def faults(run: Run) -> str:
 
 def settings(run: Run, config_class: type[Config] | None) -> str:
     """The whole config; values that differ from the algorithm's defaults are marked."""
-    defaults: dict[str, Any] = {}
-    docs: dict[str, str] = {}
-    if config_class is not None:
-        docs = field_docs(config_class)
-        fields = itertools.chain.from_iterable(by_topic(config_class).values())
-        defaults = {field.name: field.default for field in fields}
+    docs = field_docs(config_class) if config_class else {}
+    topics = by_topic(config_class).values() if config_class else ()
+    defaults = {field.name: field.default for fields in topics for field in fields}
     rows, marked, config = [], 0, run.about.get("config", {})
     for name in sorted(config, key=[*defaults, *config].index):
         value, default = _shown(config[name]), _shown(defaults.get(name))
