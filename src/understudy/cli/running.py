@@ -24,7 +24,7 @@ from understudy.ops.statistics import summary as summarize
 from understudy.qd.run import QDSummary
 from understudy.runs import checkpoint
 from understudy.runs.config import QDRunConfig, RunConfig
-from understudy.runs.files import write_whole
+from understudy.runs.files import make_directory, write_whole
 from understudy.runs.loggers import BY_NAME, Logger
 from understudy.runs.run_directory import CURVE
 
@@ -68,10 +68,7 @@ def start(
         print(text, end="")
         return
     run_dir = new_directory(options.run, plan.schema.name, plan.env)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{run_dir} cannot be made: {error.strerror}") from error
+    make_directory(run_dir)
     write_whole(run_dir / CONFIG, text)
     proceed(trained, run_dir, total, config, loggers, not options.quiet)
 

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import jax
@@ -162,7 +163,17 @@ class RemoteEpisodeRunner(EpisodeRunner):
         parts = np.array_split(np.arange(plan.num_policies), cluster.collectors)
         self._parts = [_Part(plan.share(int(rows[0]), len(rows))) for rows in parts]
         self._faults: Counter[str] = Counter()
-        self._supervisor: Supervisor | None = None
+
+    @cached_property
+    def _supervisor(self) -> Supervisor:
+        cluster = self._cluster
+        ray = connect(cluster.address, cluster.collectors * cluster.cpus_each)
+        plans = [part.plan for part in self._parts]
+        recipe = (plans, self._source, self._guard, cluster.patience / 4)
+        attempts = [0] * cluster.collectors
+        return Supervisor(
+            ray, cluster, "collector", EpisodeProcess, recipe, attempts, self._run_again
+        )
 
     def run(
         self, policies: Any, episode: int = 0, fresh: bool = False, on_chunk: OnChunk | None = None
@@ -172,9 +183,12 @@ class RemoteEpisodeRunner(EpisodeRunner):
             own = jax.tree.map(lambda leaf, rows=part.rows: leaf[rows], policies)
             part.begin((own, episode, fresh, on_chunk is not None))
         try:
-            supervisor = self._begin_all()
+            for slot in self._supervisor.slots:
+                # Portions of a generation that was broken off are not read. `open` has no note.
+                slot.calls = {call: note for call, note in slot.calls.items() if note is None}
+                self._begin(slot)
             while any(part.results is None for part in self._parts):
-                self._take_portions(supervisor)
+                self._take_portions()
                 if on_chunk is not None:
                     self._pass_on(on_chunk)
         except ClusterError as error:
@@ -187,31 +201,16 @@ class RemoteEpisodeRunner(EpisodeRunner):
         results = [tuple(part.results or ()) for part in self._parts]
         return EpisodeResults(*(np.concatenate(each) for each in zip(*results, strict=True)))
 
-    def _begin_all(self) -> Supervisor:
-        """Begin the generation in all processes. Start them if there are none."""
-        cluster, opened = self._cluster, self._supervisor is not None
-        if self._supervisor is None:
-            ray = connect(cluster.address, cluster.collectors * cluster.cpus_each)
-            plans = [part.plan for part in self._parts]
-            recipe = (plans, self._source, self._guard, cluster.patience / 4)
-            attempts = [0] * cluster.collectors
-            self._supervisor = Supervisor(
-                ray, cluster, "collector", EpisodeProcess, recipe, attempts, self._run_again
-            )
-        for slot in self._supervisor.slots:
-            # Portions of a generation that was broken off are not read. `open` has no note.
-            slot.calls = {call: note for call, note in slot.calls.items() if note is None}
-            self._begin(self._supervisor, slot, opened)
-        return self._supervisor
-
-    def _begin(self, supervisor: Supervisor, slot: Slot, opened: bool) -> None:
-        if not opened:
-            supervisor.call(slot, "open")
+    def _begin(self, slot: Slot) -> None:
+        """Ask a process for the first portion of a generation, and a new one to open first."""
+        if not slot.started and not slot.calls:
+            self._supervisor.call(slot, "open")
         part = self._parts[slot.index]
-        supervisor.call(slot, "begin", *part.task, note=part)
+        self._supervisor.call(slot, "begin", *part.task, note=part)
 
-    def _take_portions(self, supervisor: Supervisor) -> None:
+    def _take_portions(self) -> None:
         """Take what has arrived, and ask for more."""
+        supervisor = self._supervisor
         for slot, part, portion, lost in supervisor.answers():
             if lost:
                 self._run_again(slot, [])
@@ -230,7 +229,6 @@ class RemoteEpisodeRunner(EpisodeRunner):
 
     def _run_again(self, slot: Slot, notes: list[Any]) -> None:
         """Run the rows of a process again that was replaced, or whose answer was lost."""
-        assert self._supervisor is not None
         part = self._parts[slot.index]
         if part.attempts == MAX_ATTEMPTS:
             raise ClusterError(
@@ -242,7 +240,7 @@ class RemoteEpisodeRunner(EpisodeRunner):
         part.received = 0
         self._faults[LOST] += 1
         slot.calls = {}  # what else the process was asked for belongs to the attempt before
-        self._begin(self._supervisor, slot, slot.started)
+        self._begin(slot)
 
     def _pass_on(self, on_chunk: OnChunk) -> None:
         """Pass on the steps that all parts have reached, as if one process had taken them."""
@@ -258,6 +256,6 @@ class RemoteEpisodeRunner(EpisodeRunner):
         return dict(self._faults)
 
     def close(self) -> None:
-        if self._supervisor is not None:
+        if "_supervisor" in self.__dict__:
             self._supervisor.close()
-        self._supervisor = None
+            del self._supervisor

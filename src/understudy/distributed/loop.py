@@ -14,6 +14,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -84,8 +85,6 @@ class ClusterTrainer(Trainer):
             self.workers = ShardWorkers(self.buffer_setup, cluster)
         elif cluster.gradient_workers:
             self.workers = BatchWorkers(self.buffer_setup, cluster, self.buffer)
-        # Started by `collectors`, once it is known whether a checkpoint is loaded.
-        self._collectors: Collectors | None = None
         self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
         self._version, self._published = 0, None
         # Returns and lengths for each seed.
@@ -115,12 +114,10 @@ class ClusterTrainer(Trainer):
         wanted = self._cluster.collector_chunk_steps or USUAL_CHUNK
         return block * max(1, round(wanted / block))
 
-    @property
+    @cached_property
     def collectors(self) -> Collectors:
-        """Started when they are first needed."""
-        if self._collectors is None:
-            self._collectors = self._start_collectors([0] * max(self._cluster.collectors, 1))
-        return self._collectors
+        """Started when they are first needed, once it is known whether a checkpoint is loaded."""
+        return self._start_collectors([0] * max(self._cluster.collectors, 1))
 
     def _start_collectors(self, attempts: list[int]) -> Collectors:
         return Collectors(self._ray, self._cluster, self._recipe, attempts)
@@ -320,7 +317,7 @@ class ClusterTrainer(Trainer):
         stored = [select_prefix(acting, f"collector.{slot}") for slot in slots]
         states = [select_prefix(one, "state") for one in stored]
         attempts = [int(stored[slot]["attempt"]) + (not states[slot]) for slot in slots]
-        self._collectors = collectors = self._start_collectors(attempts)
+        self.collectors = collectors = self._start_collectors(attempts)
         goes_on = collectors.supervisor.call_all("load_state_dict", [(state,) for state in states])
         collectors.torn |= {slot for slot in slots if stored[slot]["torn"] or not goes_on[slot]}
         number = 0
@@ -348,8 +345,8 @@ class ClusterTrainer(Trainer):
 
     def close(self) -> None:
         self.transport.close()
-        if self._collectors is not None:
-            self._collectors.supervisor.close()
+        if "collectors" in self.__dict__:
+            self.collectors.supervisor.close()
         if self.workers is not None:
             self.workers.close()
 

@@ -50,6 +50,14 @@ def write_synced(path: Path, blocks: list[Any]) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory before the work starts whose results go there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
+
+
 def fresh_directory(place: Path) -> Path:
     """Make an empty directory beside `place`, with the permissions of the user's umask."""
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,12 @@ from understudy.distributed.config import Cluster
 from understudy.distributed.connect import environment_variables, first_line
 from understudy.errors import ConfigError
 from understudy.runs.csv_log import STEPS, LogRow, read_csv
+from understudy.runs.files import make_directory
 from understudy.runs.run_directory import LOG
 from understudy.sweep.result import FAILED, FINISHED, PRUNED
 from understudy.sweep.space import Vary
 from understudy.sweep.study import Study, Trial, settings_of
-from understudy.sweep.task import SCORE, Report, Task, make_directory
+from understudy.sweep.task import SCORE, Report, Task
 
 RETRIES = 3  # of a trial whose process died
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from understudy.distributed.connect import first_line
 from understudy.errors import ConfigError
-from understudy.runs.files import open_for_appending
+from understudy.runs.files import make_directory, open_for_appending
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
-from understudy.sweep.task import Report, Task, make_directory
+from understudy.sweep.task import Report, Task
 
 # Attributes of a study and its trials, beside Optuna's own.
 RETURNS, TASK, STATE, BEGAN_AS = "returns", "task", "state", "began_as"
@@ -97,20 +97,17 @@ class Trial:
 
     def end(self, state: str, returns: np.ndarray | None = None, problem: str = "") -> str:
         """Store the end of the trial (FINISHED, PRUNED or FAILED), and return a line about it."""
-        study, states = self._study, self._study.optuna.trial.TrialState
-        mean = None if returns is None else float(returns.mean())
+        states = self._study.optuna.trial.TrialState
+        # None: Optuna completes the trial if the value is finite.
+        stored = {PRUNED: states.PRUNED, FAILED: states.FAIL}.get(state)
+        mean, end = None, problem
         if returns is not None:
+            mean = float(returns.mean())
+            given_up = f"given up at {mean:.1f}, {max(self._reported, default=0):,} steps"
+            end = f"{mean:.1f}" if state == FINISHED else given_up
             self._trial.set_user_attr(RETURNS, returns.tolist())
         self._trial.set_user_attr(STATE, state)
-        if state == FINISHED:
-            study.trials.tell(self._trial, mean)
-            end = f"{mean:.1f}"
-        elif state == PRUNED:
-            study.trials.tell(self._trial, state=states.PRUNED)
-            end = f"given up at {mean:.1f}, {max(self._reported):,} steps"
-        else:
-            study.trials.tell(self._trial, state=states.FAIL)
-            end = problem
+        self._study.trials.tell(self._trial, mean if state == FINISHED else None, stored)
         settings = [f"{name} {spell_value(value)}" for name, value in self.settings.items()]
         return f"trial {self.number}: {', '.join(settings)}: {end}"
 

@@ -120,11 +120,3 @@ class Task:
 
 
 Report = Callable[[str], Any]  # is given one line for the user
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory before the work starts whose results go there."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error

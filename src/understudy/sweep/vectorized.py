@@ -15,9 +15,10 @@ from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.ops.schedules import Schedule, describe, from_description
 from understudy.runs.csv_log import STEPS, LogRow
+from understudy.runs.files import make_directory
 from understudy.sweep.result import DIVERGED, Outcome, SweepResult
 from understudy.sweep.space import Range, Vary, check_moving, choose
-from understudy.sweep.task import SCORE, Task, make_directory
+from understudy.sweep.task import SCORE, Task
 
 CSV, PICTURE = "sweep.csv", "sweep.png"
 
