@@ -69,8 +69,8 @@ TRAPS = {
     ),
     "actor's gradient not stopped": Trap(
         "algorithms/gradients.py",
-        "if not shares_encoder or not algorithm.config.actor_trains_encoder:",
-        "if not shares_encoder:",
+        "if config.actor_trains_encoder and isinstance(actor.observation_encoder, SharedEncoder):",
+        "if isinstance(actor.observation_encoder, SharedEncoder):",
         ("algorithms/test_seeing.py::test_the_actors_gradient_stays_out_of_a_shared_encoder",),
     ),
     "Ornstein-Uhlenbeck noise not restarted": Trap(
@@ -93,8 +93,8 @@ TRAPS = {
     ),
     "sign of the target entropy": Trap(
         "algorithms/sac/sac.py",
-        "else -float(action.size)",
-        "else float(action.size)",
+        "if discrete else -size",
+        "if discrete else size",
         (
             "algorithms/test_optimizers.py::"
             "test_the_target_entropy_is_minus_the_dimensions_unless_told",
