@@ -18,11 +18,11 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from understudy.ops.schedules import Schedule
+from understudy.ops.schedules import Schedule, linear
 from understudy.types import ConfigError
 
 
@@ -40,6 +40,12 @@ def setting(
     during training; fields of one topic are listed together."""
     rules = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     return dataclasses.field(default=default, metadata={**rules, "moving": moving, "topic": topic})
+
+
+encoder_setting = partial(setting, topic="seeing and remembering")
+optimizer_setting = partial(setting, topic="optimizer")
+
+OPTIMIZERS = ("adam", "adamw", "rmsprop")
 
 
 def shown_name(name: str) -> str:
@@ -250,3 +256,25 @@ def field_docs(cls: type) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and documented:
                 docs[statement.target.id] = inspect.cleandoc(below.value.value)  # type: ignore
     return docs
+
+
+def check_optimizer(config: Any) -> list[str]:
+    """Return the problems between the settings of the optimizer."""
+    problems = []
+    if config.weight_decay is not None and config.optimizer != "adamw":
+        problems.append(f"weight_decay is AdamW's: optimizer must be adamw, not {config.optimizer}")
+    if config.adam_beta1 == 1.0 or config.adam_beta2 == 1.0:
+        problems.append("adam_beta1 and adam_beta2 must be below 1")
+    return problems
+
+
+def anneal_learning_rates(config: Config) -> dict[str, Schedule]:
+    """Return schedules that decrease all learning rates to zero."""
+    rates = {name: rate for name, rate in config.moving().items() if "learning_rate" in name}
+    return {name: linear(rate, 0.0) for name, rate in rates.items()}
+
+
+def memory_width(memory: str | None, size: int) -> int:
+    """Return the length of such a cell's recurrent state; 0 without a cell."""
+    cells = {None: 0, "gru": 1, "lstm": 2}
+    return cells[memory] * size

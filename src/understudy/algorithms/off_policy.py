@@ -7,9 +7,17 @@ from typing import Any, ClassVar
 import jax
 from jaxtyping import Array, Float, Shaped
 
-from understudy.algorithms.config import setting
+from understudy.algorithms.config import (
+    OPTIMIZERS,
+    Config,
+    anneal_learning_rates,
+    check_optimizer,
+    encoder_setting,
+    memory_width,
+    optimizer_setting,
+    setting,
+)
 from understudy.algorithms.optim import Delays
-from understudy.algorithms.shared_settings import AlgorithmConfig, encoder_setting
 from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.ensembles import q_of_action
@@ -41,13 +49,19 @@ class ReplayNeeds:
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig(AlgorithmConfig):
+class OffPolicyConfig(Config):
     """The settings that all algorithms with replay share. Abstract."""
 
     policy_delay = 1  # no field here; algorithms that can delay the policy have it as a setting
 
+    learning_rate: float = setting(3e-4, at_least=0.0, moving=True)
+    """The learning rate of every network without one of its own."""
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The critics' learning rate (default: learning_rate)."""
+    anneal_learning_rate: bool = setting(False)
+    """Decrease all learning rates linearly to zero over the run."""
+    gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
+    """Discount per step."""
     tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
     """How far targets move towards their networks at each target update; 1 is a hard copy."""
     target_update_interval: int = setting(1, at_least=1)
@@ -96,6 +110,10 @@ class OffPolicyConfig(AlgorithmConfig):
     """LayerNorm before each activation of the critics."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights are initialized."""
+    normalize_observations: bool = setting(False)
+    """Normalize observations to zero mean and unit variance by running statistics."""
+    normalize_rewards: bool = setting(False)
+    """Divide rewards by the running standard deviation of the discounted return."""
     prioritized: bool = setting(False)
     """Sample transitions in proportion to their last error, instead of uniformly."""
     priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
@@ -104,6 +122,31 @@ class OffPolicyConfig(AlgorithmConfig):
     """How far importance weights correct the priorities' bias; moves linearly to 1 (completely)
     over the run."""
 
+    optimizer: str = optimizer_setting("adam", choices=OPTIMIZERS)
+    """The optimizer of all networks."""
+    optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
+    """ε of the optimizer, against division by zero (default: Adam 1e-8, RMSprop 1e-5)."""
+    adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: decay of the running mean of gradients."""
+    adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: decay of the running mean of squared gradients."""
+    weight_decay: float | None = optimizer_setting(None, at_least=0.0)
+    """AdamW: weight decay of the networks, multiplied by the learning rate (default: 0.01)."""
+    rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
+    """RMSprop: decay of the running mean of squared gradients."""
+    epsilon_inside_root: bool = optimizer_setting(True)
+    """RMSprop: add optimizer_epsilon to the mean square, not to its root."""
+
+    encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
+    """The encoder of images; auto is nature from 36×36 pixels on, small below."""
+    encoder_features: int | None = encoder_setting(None, at_least=1)
+    """Features of an image (default: nature 512, impala 256, small 128)."""
+    frame_stack: int = encoder_setting(1, at_least=1)
+    """Newest images that make one observation; replay stores each of them once."""
+    memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
+    """The recurrent cell; none by default."""
+    memory_size: int = encoder_setting(128, at_least=1)
+    """Features of the recurrent cell."""
     share_encoder: bool = encoder_setting(True)
     """Let the actor use the critics' encoder of images and their recurrent cell."""
     actor_trains_encoder: bool = encoder_setting(False)
@@ -122,7 +165,7 @@ class OffPolicyConfig(AlgorithmConfig):
     share of its mean error."""
 
     def contradictions(self) -> list[str]:
-        problems = super().contradictions()
+        problems = check_optimizer(self)
         if self.prioritized and self.replay_storage in ("host", "disk"):
             problems.append(
                 "prioritized replay is kept on the device: replay_storage must be auto or device, "
@@ -152,14 +195,21 @@ class OffPolicyConfig(AlgorithmConfig):
         return problems
 
     def schedules(self) -> dict[str, Schedule]:
-        curves = super().schedules()
+        curves: dict[str, Schedule] = {}
         if self.prioritized:
             curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
+        if self.anneal_learning_rate:
+            curves |= anneal_learning_rates(self)
         return curves
 
     @property
     def delays(self) -> Delays:
         return Delays(self.policy_delay, self.target_update_interval)
+
+    @property
+    def memory_width(self) -> int:
+        """The length of a recurrent state; 0 without a cell."""
+        return memory_width(self.memory, self.memory_size)
 
     @property
     def needs(self) -> ReplayNeeds:

@@ -9,9 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from understudy.algorithms.config import setting
+from understudy.algorithms.config import (
+    OPTIMIZERS,
+    Config,
+    anneal_learning_rates,
+    check_optimizer,
+    encoder_setting,
+    memory_width,
+    optimizer_setting,
+    setting,
+)
 from understudy.algorithms.optim import Delays
-from understudy.algorithms.shared_settings import OPTIMIZERS, AlgorithmConfig, optimizer_setting
+from understudy.ops.schedules import Schedule
 from understudy.types import Key
 
 
@@ -44,7 +53,7 @@ class RolloutNeeds:
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(AlgorithmConfig):
+class OnPolicyConfig(Config):
     """The settings that all on-policy algorithms share. Abstract."""
 
     delays: ClassVar[Delays] = Delays()
@@ -55,6 +64,10 @@ class OnPolicyConfig(AlgorithmConfig):
     """The policy's learning rate (default: learning_rate)."""
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The value network's learning rate (default: learning_rate)."""
+    anneal_learning_rate: bool = setting(False)
+    """Decrease all learning rates linearly to zero over the run."""
+    gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
+    """Discount per step."""
     gae_lambda: float = setting(1.0, at_least=0.0, at_most=1.0, moving=True)
     """λ of advantages: 1 sums the rollout's rewards, as in the paper; 0 takes one reward."""
     horizon: int = setting(5, at_least=1)
@@ -86,12 +99,39 @@ class OnPolicyConfig(AlgorithmConfig):
     """LayerNorm before each activation of the value network."""
     initialization: str = setting("orthogonal", choices=("he", "kaiming", "orthogonal"))
     """How weights are initialized."""
+    normalize_observations: bool = setting(False)
+    """Normalize observations to zero mean and unit variance by running statistics."""
+    normalize_rewards: bool = setting(False)
+    """Divide rewards by the running standard deviation of the discounted return."""
 
     optimizer: str = optimizer_setting("rmsprop", choices=OPTIMIZERS)
     """The optimizer of all networks."""
+    optimizer_epsilon: float | None = optimizer_setting(None, above=0.0)
+    """ε of the optimizer, against division by zero (default: Adam 1e-8, RMSprop 1e-5)."""
+    adam_beta1: float = optimizer_setting(0.9, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: decay of the running mean of gradients."""
+    adam_beta2: float = optimizer_setting(0.999, at_least=0.0, at_most=1.0)
+    """Adam and AdamW: decay of the running mean of squared gradients."""
+    weight_decay: float | None = optimizer_setting(None, at_least=0.0)
+    """AdamW: weight decay of the networks, multiplied by the learning rate (default: 0.01)."""
+    rmsprop_decay: float = optimizer_setting(0.99, at_least=0.0, at_most=1.0)
+    """RMSprop: decay of the running mean of squared gradients."""
+    epsilon_inside_root: bool = optimizer_setting(True)
+    """RMSprop: add optimizer_epsilon to the mean square, not to its root."""
+
+    encoder: str = encoder_setting("auto", choices=("auto", "nature", "impala", "small"))
+    """The encoder of images; auto is nature from 36×36 pixels on, small below."""
+    encoder_features: int | None = encoder_setting(None, at_least=1)
+    """Features of an image (default: nature 512, impala 256, small 128)."""
+    frame_stack: int = encoder_setting(1, at_least=1)
+    """Newest images that make one observation; replay stores each of them once."""
+    memory: str | None = encoder_setting(None, choices=("gru", "lstm"))
+    """The recurrent cell; none by default."""
+    memory_size: int = encoder_setting(128, at_least=1)
+    """Features of the recurrent cell."""
 
     def contradictions(self) -> list[str]:
-        problems = super().contradictions()
+        problems = check_optimizer(self)
         if self.share_encoder and self.critic_hidden_sizes is not None:
             problems.append("critic_hidden_sizes has no use with share_encoder")
         if self.share_encoder and self.layer_norm:
@@ -99,6 +139,14 @@ class OnPolicyConfig(AlgorithmConfig):
         if self.memory is not None and self.minibatches > 1:
             problems.append("memory is learned from whole rollouts: minibatches must be 1")
         return problems
+
+    def schedules(self) -> dict[str, Schedule]:
+        return anneal_learning_rates(self) if self.anneal_learning_rate else {}
+
+    @property
+    def memory_width(self) -> int:
+        """The length of a recurrent state; 0 without a cell."""
+        return memory_width(self.memory, self.memory_size)
 
     @property
     def needs(self) -> RolloutNeeds:
