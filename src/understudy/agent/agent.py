@@ -84,7 +84,6 @@ class Agent:
         self.config = config
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self.num_envs = num_envs or getattr(self._source, "num_envs", self.algorithm_class.num_envs)
-        self._inference = Inference(self.algorithm, self.spec)
         self._begin(seed, num_seeds)
 
     def _begin(self, seed: int, num_seeds: int) -> None:
@@ -99,6 +98,7 @@ class Agent:
         self._trainer: Trainer | None = None
         self._loaded: LoadedLearner | None = None  # until training needs it
         self.evaluator = AgentEvaluator(setup, source, self.guard, self.env_name)
+        self._inference = Inference(self.algorithm, self.spec, seed)
         self._schedules = Schedules()
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
         self._draws = 0
@@ -144,10 +144,11 @@ class Agent:
         recurrent agent returns the action and its memory: pass the memory with the next
         observation, and None at the start of an episode. With several seeds, the best one acts."""
         with self._on_device():
-            key = jax.random.fold_in(jax.random.PRNGKey(self.seed), self._draws)
+            version = self._loaded.learner if self._loaded else self.trainer.version
+            self._inference.use_policies(version, self._policies)
+            draw = None if deterministic else self._draws
             self._draws += not deterministic
-            chosen = self.algorithm.policy(self.state), self.evaluator.best
-            return self._inference.act(*chosen, observation, memory, key, not deterministic)
+            return self._inference.act(self.evaluator.best, observation, memory, draw)
 
     def evaluate(
         self,
@@ -366,9 +367,11 @@ class Agent:
         }
 
     def _describe(self) -> Description:
-        policy = self.algorithm.policy(self.state)
-        best = jax.device_get(jax.tree.map(lambda x: x[self.evaluator.best], policy))
+        best = jax.device_get(jax.tree.map(lambda x: x[self.evaluator.best], self._policies()))
         return describe(self.algorithm, best, self.spec, self._metadata())
+
+    def _policies(self) -> Any:
+        return self.algorithm.policy(self.state)
 
     def _learner(self) -> LearnerState:
         return self._loaded.learner if self._loaded else self.trainer.learner

@@ -1,6 +1,8 @@
 """Arrays that a user gives to an agent: observations, actions and memories in the environment's own
 units, for functions of the algorithm, and weights."""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, final
 
 import jax
@@ -20,26 +22,40 @@ from understudy.types import ConfigError, EnvironmentError, Spec
 class Inference:
     """Maps observations and actions of an environment to those of an algorithm, and back."""
 
-    def __init__(self, algorithm: Algorithm, spec: Spec):
-        self._algorithm, self._spec = algorithm, spec
+    def __init__(self, algorithm: Algorithm, spec: Spec, seed: int = 0):
+        """The noise of exploration follows from the seed."""
+        self._algorithm, self._spec, self._seed = algorithm, spec, seed
         self._packer = Packer(spec.observation)
         self._width = algorithm.config.memory_width
-        self._act = _act_program(algorithm)
+        self._version, self._structure = None, jax.tree.structure(())  # no policy
 
-    def act(
-        self, policies: Any, seed_index: int, observation: Any, memory: Any, key: Any, explore: bool
-    ) -> Any:
+    def use_policies(self, version: Any, policies: Callable[[], Any]) -> None:
+        """Act with `policies()`, which have a seed axis, from now on. The version is an object that
+        is replaced whenever they change: if it is the same, nothing is read."""
+        if version is self._version:
+            return
+        leaves, structure = jax.tree.flatten(policies())
+        if structure != self._structure:
+            self._structure, self._act = structure, _act_program(self._algorithm, structure)
+        self._leaves, self._version = jax.device_put(leaves), version  # loaded ones are NumPy's
+
+    def act(self, seed_index: int, observation: Any, memory: Any, draw: int | None) -> Any:
         """Return the action of one seed's policy for one observation or a batch. A recurrent policy
-        also returns its memory."""
+        also returns its memory. The policy explores with the noise of that `draw`, if given."""
         rows, single = self._packer.pack(observation)
         before = self._check_memory(memory, len(rows), single)
-        action, after = self._act(policies, seed_index, rows, before, key, explore)
+        noise = None if draw is None else (self._key, np.uint32(draw))
+        action, after = self._act(self._leaves, seed_index, rows, before, noise)
         action = to_real(np.asarray(action), self._spec)
         action = action[0] if single else action
         if not self._width:
             return action
         after = np.asarray(after)
         return action, after[0] if single else after
+
+    @cached_property
+    def _key(self) -> np.ndarray:
+        return np.asarray(jax.random.PRNGKey(self._seed))
 
     def query(self, function: Any, state: Any, observation: Any, action: Any) -> Any:
         """Call a function of (state, observation[, action]); return NumPy arrays."""
@@ -86,17 +102,22 @@ def check_weights(given: dict[str, Any], present: dict[str, Any]) -> None:
 
 
 @shared
-def _act_program(algorithm: Algorithm) -> Any:
+def _act_program(algorithm: Algorithm, structure: Any) -> Any:
+    """The program that acts. It takes the leaves of the policies, because flattening a tree of
+    modules takes longer than acting with a small network."""
+
     def understudy_act(
-        policies: Any, seed_index: Any, rows: Any, before: Any, key: Any, explore: bool
+        leaves: list[Any], seed_index: Any, rows: Any, before: Any, noise: Any
     ) -> Any:
-        policy = jax.tree.map(lambda x: x[seed_index], policies)
+        policy = jax.tree.unflatten(structure, [leaf[seed_index] for leaf in leaves])
         memory = algorithm.memory(policy, len(rows))
         # Without a memory, correlated noise starts anew; with one, an episode may be in progress.
         first = jnp.full(len(rows), before is None)
         if before is not None:
             memory = memory._replace(recurrent_state=before)
+        explore = noise is not None
+        key = jax.random.fold_in(*noise) if explore else jax.random.PRNGKey(0)  # the latter unused
         action, memory, _ = algorithm.act(policy, memory, rows, first, key, explore)
         return action, memory.recurrent_state if isinstance(memory, Memory) else None
 
-    return jax.jit(understudy_act, static_argnums=5)
+    return jax.jit(understudy_act)

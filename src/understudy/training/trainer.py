@@ -38,6 +38,10 @@ class States:
     learner: LearnerState
     experience: Any
 
+    @property
+    def version(self) -> Any:
+        return self.learner
+
     def use_buffer(self, buffer: Buffer, experience: Any) -> None:
         self.experience = experience
 
@@ -85,6 +89,12 @@ class Trainer(abc.ABC):
     @learner.setter
     def learner(self, learner: LearnerState) -> None:
         self.states.learner = learner
+
+    @property
+    def version(self) -> Any:
+        """An object that is replaced whenever the learner's state is. Reading it runs no program,
+        as reading the learner may."""
+        return self.states.version
 
     @property
     def experience(self) -> Any:

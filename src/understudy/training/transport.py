@@ -152,6 +152,12 @@ class Transport:
         self._receive(self._send(self.packed))
 
     @property
+    def version(self) -> Any:
+        """See `Trainer.version`."""
+        self.wait()
+        return self.packed
+
+    @property
     def experience(self) -> Any:
         """The buffer's state."""
         self.wait()
