@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import FaultCounter, Guard
+from understudy.envs.episode_info import EpisodeInfo
+from understudy.envs.fault_guard import FaultCounter, Guard, Report
 from understudy.envs.rows import StepArrays
 from understudy.envs.spaces import ActionMap
 from understudy.observation_packing import Packer
@@ -69,6 +70,7 @@ class HostEnvs(abc.ABC):
         self.episodes = np.full(self.num_envs, -1, np.int64)
         self.fault_counter = FaultCounter(guard)
         self.faults = self.fault_counter.counts  # how often each kind was survived, so far
+        self.infos: dict[int, EpisodeInfo] = {}  # of ended episodes, by row, until they are taken
         self.all_rows = slice(0, self.num_envs)
         self._all_valid = np.ones(self.num_envs, np.bool_)
         self._all_valid.flags.writeable = False
@@ -112,6 +114,25 @@ class HostEnvs(abc.ABC):
         reward, no end, and their actions do not matter. (If their worker process is lost they are
         cut like its other rows.)
         """
+
+    def take_infos(self) -> dict[int, EpisodeInfo]:
+        """Return what the episodes have reported that ended since the last call, by row. The caller
+        of `step` takes it after each step."""
+        if not self.infos:
+            return {}
+        taken, self.infos = self.infos, {}
+        return taken
+
+    def read_open_infos(self) -> dict[int, EpisodeInfo]:
+        """Return what the open episodes have reported so far, by row."""
+        return {}
+
+    def record(self, report: Report | None) -> list[int]:
+        """Take in a report; returns the rows whose open episodes were cut."""
+        if report is None:
+            return []
+        self.infos |= report.infos
+        return self.fault_counter.record(report.faults)
 
     def divide(self, multiple: int) -> list[slice]:
         """Return the rows of the parts that `send` and `receive` step concurrently, each with a

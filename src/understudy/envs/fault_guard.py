@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from understudy.envs.episode_info import EpisodeInfo
 from understudy.errors import ConfigError, EnvironmentError
 
 LIMIT = 1e15  # numbers are clipped to ±LIMIT: float32 can hold the sum of 10⁸ of their squares
@@ -67,6 +68,13 @@ class Fault(NamedTuple):
     trace: str = ""
     cut_rows: tuple[int, ...] = ()  # the rows whose open episodes it ended
     count: int = 1
+
+
+class Report(NamedTuple):
+    """What a block of environments reports beside its steps."""
+
+    faults: list[Fault]
+    infos: dict[int, EpisodeInfo]  # of episodes that ended, by row
 
 
 class Abnormal(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from understudy.envs import worker
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.episode_info import EpisodeInfo
 from understudy.envs.fault_guard import DEFAULT_GUARD, TRIES, Fault, FaultKind, Guard
 from understudy.envs.rows import EnvRows, StepArrays, describe_place
 from understudy.envs.seeds import EpisodeSeeds
@@ -42,18 +43,20 @@ class SerialEnvs(HostEnvs):
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         if only is not None:
             action = self.mask_actions(action, only)
-        arrays, cut = self._arrays, []
+        arrays = self._arrays
         self.rows.step(arrays, self.action_map.to_real(action), only)
-        if self.rows.faults:
-            cut = self.fault_counter.record(self.rows.take_faults())
+        cut = self.record(self.rows.take_report())
         return self.read_step(arrays, self.all_rows, cut, only)
+
+    def read_open_infos(self) -> dict[int, EpisodeInfo]:
+        return self.rows.infos.read_open()
 
     def close(self) -> None:
         self.rows.close()
 
     def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         self.rows.replay(episodes, actions, self._arrays.observation)
-        self.fault_counter.record(self.rows.take_faults())
+        self.record(self.rows.take_report())
         return self.read_first_observations(self._arrays, episodes)
 
 
@@ -129,6 +132,13 @@ class ProcessEnvs(HostEnvs):
     def receive(self, part: int = 0) -> HostStep:
         return self._end_step(self._parts[part])
 
+    def read_open_infos(self) -> dict[int, EpisodeInfo]:
+        workers = range(len(self.pool.spans))
+        for index in workers:
+            self.pool.send(index, worker.INFOS)
+        self._wait(workers, self._guard.step_timeout)
+        return self.take_infos()
+
     def close(self) -> None:
         self._open_arrays = None  # views of the shared memory must end before it can be closed
         self._finalizer()
@@ -182,7 +192,7 @@ class ProcessEnvs(HostEnvs):
                 if isinstance(result, WorkerLost):
                     cut += self._replace(index, result, timeout, replayed)
                 else:
-                    cut += self.fault_counter.record(result)
+                    cut += self.record(result)
         except BaseException:
             self.close()
             raise
@@ -200,11 +210,11 @@ class ProcessEnvs(HostEnvs):
         for _ in range(TRIES):
             cut += self.fault_counter.record([self._fault(lost, range(start, stop))])
             try:
-                faults = self.pool.replace(index, begun, timeout)
+                report = self.pool.replace(index, begun, timeout)
             except WorkerLost as lost_again:
                 lost = lost_again
                 continue
-            cut += self.fault_counter.record(faults)
+            cut += self.record(report)
             self._arrays.cut(slice(start, stop))
             return cut
         raise EnvironmentError(f"{lost}; so did those that took its place, {TRIES} in a row")

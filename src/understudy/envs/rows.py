@@ -14,7 +14,8 @@ import gymnasium
 import numpy as np
 
 from understudy.envs.descriptors import Descriptor
-from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, find_abnormal
+from understudy.envs.episode_info import InfoTally
+from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, Report, find_abnormal
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
@@ -76,7 +77,7 @@ class EnvRows:
     Results are written into the caller's arrays. This also protects against environments that
     return the same array each step.
 
-    An environment that raises is built again, and `faults` collects what was survived. Any other
+    An environment that raises is built again, and the report says what was survived. Any other
     breach of the contract raises a RowError.
     """
 
@@ -92,7 +93,7 @@ class EnvRows:
         """With `owned=False` each factory returns an existing environment of the user, which is
         not closed here."""
         self.first_row = first_row
-        self.faults: list[Fault] = []
+        self._faults: list[Fault] = []
         self._factories, self._seeds, self._owned = list(factories), seeds, owned
         self._drop = guard.non_finite == "drop"
         self._descriptor = descriptor
@@ -105,6 +106,7 @@ class EnvRows:
         self._accepted: np.dtype | None = None  # the dtype that was last accepted
         self._has_abnormal_entry = False
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
+        self.infos = InfoTally(count, first_row)
         self.environments: list[gymnasium.Env] = []
         for index, factory in enumerate(factories):
             try:
@@ -126,10 +128,12 @@ class EnvRows:
         self._packer, self._shape, self._has_parts = packer, packer.shape, packer.has_parts
         self._inexact = packer.dtype.kind == "f" and not packer.has_parts
 
-    def take_faults(self) -> list[Fault]:
-        """Return the faults that were survived since the last call."""
-        taken, self.faults = self.faults, []
-        return taken
+    def take_report(self) -> Report | None:
+        """Return what has happened since the last call; None if that is nothing."""
+        if not self._faults and not self.infos.ended:
+            return None
+        faults, self._faults = self._faults, []
+        return Report(faults, self.infos.take())
 
     def step(self, arrays: StepArrays, actions: np.ndarray, only: np.ndarray | None = None) -> None:
         """Step every environment once, or those marked in `only`, and write the results. Reset
@@ -138,11 +142,11 @@ class EnvRows:
         given = actions.copy()  # environments may keep or mutate what they are given
         ended = []
         self._clock, self._actions = self._clock + 1, actions
-        steps = self._steps
+        steps, add_info = self._steps, self.infos.add
         chosen = range(len(steps)) if only is None else self._leave_others(arrays, only)
         for index in chosen:
             try:
-                observation, reward, terminal, truncated, _ = steps[index](given[index])
+                observation, reward, terminal, truncated, info = steps[index](given[index])
             except FAILURES as error:
                 failure = self._raised(index, "step()", error)
                 self._broken[index] = failure
@@ -164,6 +168,7 @@ class EnvRows:
                 self._count_clipped(index, f"the reward is {reward}", 1)
                 reward = math.copysign(LIMIT, reward)
             self._write(index, observation, following)
+            add_info(index, info)
             rewards[index] = reward
             terminated[index] = terminal
             if terminal or truncated:
@@ -180,6 +185,7 @@ class EnvRows:
         if descriptor is not None:
             self._describe(chosen, descriptor)
         for index in ended:
+            self.infos.end(index, cut=self._given[index] is None)
             self._begin_episode(index, self._episodes[index] + 1, first_observation)
 
     def replay(self, episodes: np.ndarray, actions: Sequence[Any], out: np.ndarray) -> None:
@@ -191,9 +197,10 @@ class EnvRows:
                 self._begun[index] -= 1
                 self._actions = {index: action}
                 try:
-                    observation, *_ = self._steps[index](action.copy())
+                    observation, _, _, _, info = self._steps[index](action.copy())
                 except FAILURES as error:
                     raise self._raised(index, "replay", error) from error
+                self.infos.add(index, info)
                 self._write(index, observation, out)
             if len(past) and (problem := self._clip(index, out)):
                 raise self._error(index, problem)
@@ -246,6 +253,7 @@ class EnvRows:
         """Begin an episode of one environment, seeded; write its row of `observations`."""
         self._episodes[index] = episode
         self._begun[index] = self._clock
+        self.infos.begin(index)
         for tries_left in reversed(range(TRIES)):
             failure = self._try_reset(index, observations)
             if failure is None:
@@ -257,7 +265,7 @@ class EnvRows:
                 raise RowError(
                     failure.row, f"{problem}\n\nThe first failure:\n{first}\n{first.trace}"
                 )
-            self.faults.append(Fault(FaultKind.REBUILT, str(failure), failure.trace))
+            self._faults.append(Fault(FaultKind.REBUILT, str(failure), failure.trace))
 
     def _try_reset(self, index: int, observations: np.ndarray) -> RowError | None:
         """Reset one environment, built again if it is broken; returns what went wrong."""
@@ -361,11 +369,11 @@ class EnvRows:
     def _cut(self, index: int, arrays: StepArrays, kind: FaultKind, failure: RowError) -> None:
         arrays.cut(index)
         self._given[index] = None
-        self.faults.append(Fault(kind, str(failure), failure.trace, (failure.row,)))
+        self._faults.append(Fault(kind, str(failure), failure.trace, (failure.row,)))
 
     def _count_clipped(self, index: int, problem: str, count: int) -> None:
         message = str(self._error(index, f"{problem}, clipped to {LIMIT:g}"))
-        self.faults.append(Fault(FaultKind.CLIPPED, message, count=count))
+        self._faults.append(Fault(FaultKind.CLIPPED, message, count=count))
 
     def _raised(self, index: int, call: str, error: BaseException) -> RowError:
         trace = "".join(traceback.format_exception(error))

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.episode_info import EpisodeInfo, InfoTally, split_rows
 from understudy.envs.fault_guard import DEFAULT_GUARD, LIMIT, Fault, FaultKind, find_abnormal
 from understudy.envs.rows import describe_error
 from understudy.envs.seeds import EpisodeSeeds
@@ -22,7 +23,8 @@ class UserVectorEnvs(HostEnvs):
 
     - NEXT_STEP: at the end the final observation comes; the following step ignores its action
       and only resets. That row is no transition: `valid` is False there.
-    - SAME_STEP: the reset observation comes at once, the final one in `info["final_obs"]`.
+    - SAME_STEP: the reset observation comes at once, the final one in `info["final_obs"]`, and
+      the info of the last step in `info["final_info"]`.
     - DISABLED: nothing happens; this class resets the ended rows, seeded.
 
     In the first two modes the vector environment resets by itself and takes no seed, so only the
@@ -42,6 +44,7 @@ class UserVectorEnvs(HostEnvs):
         spec = spec_of(vector_env.single_observation_space, vector_env.single_action_space)
         super().__init__([spec] * int(vector_env.num_envs), DEFAULT_GUARD)
         self._only_resets = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: ended one step ago
+        self._info_tally = InfoTally(self.num_envs)
 
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
         if only is not None:
@@ -75,7 +78,26 @@ class UserVectorEnvs(HostEnvs):
             else:
                 observation = following.copy()
                 observation[last] = self._reset(last)[last]
+        self._add_infos(result[4], valid, last)
         return HostStep(reward, terminated, last, following, observation, valid)
+
+    def _add_infos(self, infos: Any, valid: np.ndarray, last: np.ndarray) -> None:
+        """Add the infos of a step to those of the open episodes, and keep those of ended ones."""
+        resets_at_once = self._mode is AutoresetMode.SAME_STEP
+        found = split_rows(infos, valid & ~last if resets_at_once else valid)
+        if resets_at_once and last.any() and isinstance(infos, dict):
+            found |= split_rows(infos.get("final_info"), last)
+        for row, info in found.items():
+            self._info_tally.add(row, info)
+        for row in np.flatnonzero(last).tolist():
+            self._info_tally.end(row)
+            self._info_tally.begin(row)
+
+    def take_infos(self) -> dict[int, EpisodeInfo]:
+        return self._info_tally.take()
+
+    def read_open_infos(self) -> dict[int, EpisodeInfo]:
+        return self._info_tally.read_open()
 
     def close(self) -> None:
         if self._owned:
@@ -85,6 +107,7 @@ class UserVectorEnvs(HostEnvs):
     def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
         self.episodes[:] = episodes
         self._only_resets[:] = False
+        self._info_tally = InfoTally(self.num_envs)
         return self._reset()
 
     def _reset(self, mask: np.ndarray | None = None) -> np.ndarray:

@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from understudy.envs.fault_guard import Report
 from understudy.envs.rows import EnvRows, StepArrays
 
 # Commands.
@@ -27,6 +28,7 @@ SHARE = b"m"  # with the name of the shared memory, the Packer and the layout; n
 REPLAY = b"r"  # with episode numbers and the real actions of each row
 STEP = b"s"
 STEP_CHOSEN = b"o"  # only the rows that the shared memory marks
+INFOS = b"i"  # asks for those of open episodes
 CLOSE = b"c"
 # Answers.
 DONE = b"d"
@@ -80,10 +82,11 @@ def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype) -> No
         if command == REPLAY:
             episodes, actions = pipe.recv()
             rows.replay(episodes, actions, arrays.observation)
-        else:
+        elif command != INFOS:
             chosen = arrays.chosen.copy() if command == STEP_CHOSEN else None
             rows.step(arrays, arrays.action, chosen)
-        if rows.faults:
-            _answer(pipe, RESULT, rows.take_faults())
-        else:
+        report = Report([], rows.infos.read_open()) if command == INFOS else rows.take_report()
+        if report is None:
             os.write(file, DONE)
+        else:
+            _answer(pipe, RESULT, report)

@@ -21,7 +21,7 @@ import cloudpickle
 import numpy as np
 
 from understudy.envs import worker
-from understudy.envs.fault_guard import Fault
+from understudy.envs.fault_guard import Report
 from understudy.envs.rows import EnvRows, StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
@@ -75,9 +75,9 @@ class WorkerPool:
 
     def wait(
         self, workers: Iterable[int], timeout: float
-    ) -> Iterator[tuple[int, list[Fault] | WorkerLost]]:
-        """Wait for the answers of workers. Yields, as soon as it is known, which worker survived
-        faults or was lost; plain successes are not reported."""
+    ) -> Iterator[tuple[int, Report | WorkerLost]]:
+        """Wait for the answers of workers. Yields, as soon as it is known, which worker has
+        something to report or was lost; plain successes are not reported."""
         waiting, poll = {self.pipes[index].fileno(): index for index in workers}, select.poll()
         for file in waiting:
             poll.register(file, select.POLLIN)
@@ -92,12 +92,12 @@ class WorkerPool:
                     result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
                     result = lost
-                if result:
+                if result is not None:
                     yield index, result
 
-    def replace(self, index: int, replayed: Any, timeout: float) -> list[Fault]:
-        """Start a new worker in the place of a lost one and bring it to some episodes; returns the
-        faults that it survived."""
+    def replace(self, index: int, replayed: Any, timeout: float) -> Report | None:
+        """Start a new worker in the place of a lost one and bring it to some episodes; returns its
+        report, if there is one."""
         self.processes[index].close()
         self.processes[index], self.pipes[index] = self._launch(index)
         self._receive(index)
@@ -135,15 +135,15 @@ class WorkerPool:
         theirs.close()  # only the worker has it now: its end is noticed as a closed pipe
         return process, ours
 
-    def _receive(self, index: int, timeout: float | None = None) -> list[Any]:
-        """Return a worker's answer, which is empty after a plain success."""
+    def _receive(self, index: int, timeout: float | None = None) -> Any:
+        """Return a worker's answer, which is None after a plain success."""
         pipe = self.pipes[index]
         try:
             if timeout is not None and not pipe.poll(timeout):
                 raise self._lose(index, hung=True)
             answer = os.read(pipe.fileno(), 1)
             if answer == worker.DONE:
-                return []
+                return None
             content = pipe.recv()  # from our own worker; raises EOFError if it has ended
         except (EOFError, OSError) as error:
             raise self._lose(index) from error
