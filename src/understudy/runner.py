@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as parse_safetensors
 
 from understudy.bounds import check_graph
 from understudy.errors import CheckpointError, EnvironmentError
 from understudy.observation_packing import Packer
-from understudy.reading import read_bytes
+from understudy.reading import parse_arrays, parse_header, read_bytes
 
 FORMAT = 1
 METADATA = "understudy.policy"  # the key of our JSON in a safetensors header
@@ -169,9 +167,10 @@ class Player:
 
 def read_policy(path: str | Path) -> Description:
     """Read and verify a policy file; raise a CheckpointError if it is damaged."""
-    header, data = _read(Path(path))
+    text, data = _read(Path(path))
     try:
-        stored = json.loads(json.loads(header)["__metadata__"][METADATA])
+        header = parse_header(text)
+        stored = json.loads(header["__metadata__"][METADATA])
         version, checksum = int(stored["format"]), str(stored["sha256"])
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is no policy file of understudy, or damaged") from error
@@ -190,10 +189,10 @@ def read_policy(path: str | Path) -> Description:
             stored["sample"],
             stored.get("memory", 0),
             stored.get("next_memory", ""),
-            parse_safetensors(data),
+            parse_arrays(header, data[8 + len(text) :]),
         )
         _check(description)
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not fit together: {error}") from error
     return description
 

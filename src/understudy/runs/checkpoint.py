@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import safe_open
 
 from understudy.errors import CheckpointError
-from understudy.reading import read_bytes
+from understudy.reading import DTYPES, read_bytes
 from understudy.runs import files
 from understudy.runs.files import fresh_directory, remove, sync_directory, write_synced
 from understudy.runs.schema import problems, table, text, whole
@@ -33,13 +33,6 @@ LARGEST_READ = 2**26  # bytes of an array; a larger one stays in its file
 
 Arrays = Mapping[str, np.ndarray]
 Checked = TypeVar("Checked")
-
-# safetensors' names of what NumPy can read back.
-_DTYPES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
-    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
-    "float64": "F64",
-}  # fmt: skip
 
 _log = logging.getLogger("understudy.runs")
 
@@ -147,7 +140,7 @@ def _check_arrays(group: str, arrays: Arrays) -> None:
     """Refuse types that NumPy cannot read from safetensors (bfloat16, say), and what was learned if
     it is not finite. The state of an environment may be anything."""
     for name, array in arrays.items():
-        if str(array.dtype) not in _DTYPES:
+        if str(array.dtype) not in DTYPES:
             raise CheckpointError(f"{name} is {array.dtype}: a checkpoint cannot hold that")
         if group == "learner" and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"{name} is not finite: the checkpoint was not written")
@@ -161,7 +154,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
     for name, array in sorted(arrays.items()):  # the same arrays make the same file
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         header[name] = {
-            "dtype": _DTYPES[str(array.dtype)],
+            "dtype": DTYPES[str(array.dtype)],
             "shape": list(array.shape),
             "data_offsets": [offset, offset + data.nbytes],
         }
@@ -197,7 +190,7 @@ def _map_arrays(path: Path) -> dict[str, np.ndarray]:
     meanwhile, and writing to the arrays does not change it."""
     data = np.memmap(path, np.uint8, "c")
     start = 8 + int.from_bytes(data[:8], "little")
-    kinds, arrays = {kind: dtype for dtype, kind in _DTYPES.items()}, {}
+    kinds, arrays = {kind: dtype for dtype, kind in DTYPES.items()}, {}
     for name, entry in json.loads(bytes(data[8:start])).items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
