@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from understudy.distributed.config import Cluster as Cluster
     from understudy.envs.descriptors import Descriptor as Descriptor
     from understudy.envs.fault_guard import Guard as Guard
+    from understudy.errors import UnderstudyError as UnderstudyError
     from understudy.networks import Networks as Networks
     from understudy.ops.schedules import constant as constant
     from understudy.ops.schedules import cosine as cosine
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from understudy.qd.config import PGAMEConfig as PGAMEConfig
     from understudy.runs.config import QDRunConfig as QDRunConfig
     from understudy.runs.config import RunConfig as RunConfig
-    from understudy.types import UnderstudyError as UnderstudyError
 
 _PACKAGES = (
     "algorithms", "buffers", "distributed", "envs", "networks", "ops", "qd", "runner", "runs",
@@ -64,11 +64,11 @@ _MODULES = {
     "distributed.config": ("Cluster",),
     "envs.descriptors": ("Descriptor",),
     "envs.fault_guard": ("Guard",),
+    "errors": ("UnderstudyError",),
     "networks": ("Networks",),
     "ops.schedules": ("constant", "cosine", "exponential", "linear", "piecewise"),
     "qd.config": ("MAPElitesConfig", "PGAMEConfig"),
     "runs.config": ("QDRunConfig", "RunConfig"),
-    "types": ("UnderstudyError",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -77,11 +77,19 @@ if not TYPE_CHECKING:  # type checkers read the imports above instead
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'understudy' has no attribute '{name}'")
+    if name not in _PACKAGES and name not in _PLACES:
+        raise AttributeError(f"module 'understudy' has no attribute '{name}'")
+    place = f"{__name__}.{_PLACES.get(name, name)}"
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if not f"{place}.".startswith(f"{error.name}."):  # a dependency is missing
+            raise
+        raise ImportError(
+            f"us.{name} is not in understudy-player, which only plays policies: to train, "
+            "pip uninstall understudy-player, then pip install understudy"
+        ) from None
+    return module if name in _PACKAGES else getattr(module, name)
 
 
 def __dir__() -> list[str]:
