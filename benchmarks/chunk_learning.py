@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
-    config, _ = us.SACConfig.for_environment("HalfCheetah-v5")
+    config = us.SACConfig.preset("HalfCheetah-v5")
     device, rows = jax.devices()[0].device_kind, []
     run = us.RunConfig(evaluate_every=0, evaluation_episodes=1)
     print(f"SAC, HalfCheetah-v5, {options.steps:,} steps, {device}")

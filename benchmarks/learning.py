@@ -71,7 +71,8 @@ def change(text: str) -> tuple[str, Any]:
 def make_agent(options: argparse.Namespace) -> us.Agent:
     """With the environment's preset, and the changes that are asked for."""
     kind = agent_class(options.algorithm)
-    config, preset = kind.algorithm_class.config_class.for_environment(options.env)
+    config_class = kind.algorithm_class.config_class
+    config, preset = config_class.preset(options.env), config_class.preset_name(options.env)
     agent = kind(
         options.env,
         dataclasses.replace(config, **dict(options.set)),

@@ -182,7 +182,8 @@ def _curves(table: Table, seeds: Iterable[int]) -> dict[int, dict[int, tuple[flo
 def settings(row: Row) -> dict[str, Any]:
     """All that decides a row's results, except for the seeds; as JSON reads it back."""
     algorithm = agent_class(row.algorithm).algorithm_class
-    config, preset = algorithm.config_class.for_environment(row.env)
+    config_class = algorithm.config_class
+    config, preset = config_class.preset(row.env), config_class.preset_name(row.env)
     fixed = ("algorithm", "env", "steps", "evaluate_every", "episodes", "final_episodes")
     found = {name: getattr(row, name) for name in fixed}
     found |= {"preset": preset, "num_envs": algorithm.num_envs}

@@ -5,7 +5,7 @@ from understudy.envs.native import Pendulum
 
 
 def main(steps: int = 10_000, num_seeds: int = 2) -> None:
-    config, _ = us.SACConfig.for_environment("Pendulum-v1")
+    config = us.SACConfig.preset("Pendulum-v1")
     # "jax:Pendulum-v1" works too; an object can have other parameters, here the gravity.
     agents = us.SAC(Pendulum(gravity=12.0), config, num_seeds=num_seeds)
     print(agents.train(steps))

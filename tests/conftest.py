@@ -59,6 +59,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A test process compiles the programs of many agents; a warning about it could come in any test.
 logging.getLogger("understudy.compilation").setLevel(logging.ERROR)
+# Most tests give small configs, which depart from the presets.
+logging.getLogger("understudy.presets").setLevel(logging.ERROR)
 
 # Tracing makes many objects that stay. With Python's own thresholds, looking for garbage among them
 # takes a fifth of a test run.

@@ -118,7 +118,7 @@ def main() -> None:
     env = resolve(options.env)
     assert isinstance(env, NativeEnv), "the comparison is of environments on the device"
     descriptor = find_descriptor(env.descriptors, options.descriptor, options.env)
-    preset, _ = PGAMEConfig.for_environment(options.env)
+    preset = PGAMEConfig.preset(options.env)
     own = {name: getattr(preset, name) for name in ("initialization", "activation")}
     stepping = time_env_steps(env, settings.batch_size, settings.episode_length)
     rows = []

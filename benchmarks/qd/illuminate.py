@@ -66,7 +66,7 @@ def illuminate(options: argparse.Namespace, seed: int, stop_at: float) -> list[d
     if (run_dir / "checkpoints").exists():
         found = kind.load(run_dir)
     else:
-        config = kind.config_class.for_environment(options.env)[0]
+        config = kind.config_class.preset(options.env)
         config = type(config)(**(vars(config) | dict(options.changes)))
         found = kind(options.env, config, descriptor=options.descriptor, seed=seed)
     rest = options.evaluations - found.evaluations

@@ -4,6 +4,7 @@ The import is lazy: a name is imported when it is first used, so that the worker
 environments never load JAX.
 """
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above instead
 
 def __getattr__(name: str) -> Any:
     if name not in _PACKAGES and name not in _PLACES:
-        raise AttributeError(f"module 'understudy' has no attribute '{name}'")
+        raise _missing(name)
     place = f"{__name__}.{_PLACES.get(name, name)}"
     try:
         module = importlib.import_module(place)
@@ -90,6 +91,16 @@ def __getattr__(name: str) -> Any:
             "pip uninstall understudy-player, then pip install understudy"
         ) from None
     return module if name in _PACKAGES else getattr(module, name)
+
+
+def _missing(name: str) -> Exception:
+    """Return the error for a name that the package does not have."""
+    with contextlib.suppress(ModuleNotFoundError):  # understudy-player has no table of names
+        from understudy.aliases import ALIASES, explain
+
+        if name in ALIASES:  # `from understudy import PPO` shows an ImportError, too
+            return ImportError(explain(name, _PLACES, "us.{}".format))
+    return AttributeError(f"module 'understudy' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -140,7 +140,7 @@ def test_what_it_eats_and_what_moves():
 
 @pytest.mark.parametrize("name", sorted(A2CConfig.presets))
 def test_presets_are_good_settings(name):
-    assert A2CConfig.for_environment(f"jax:{name}")[1] == name
+    assert A2CConfig.preset_name(f"jax:{name}") == name
 
 
 def test_specs_that_cannot_be_learned_are_refused():

@@ -92,11 +92,22 @@ def test_optional_rates_may_stay_open(config):
 def test_presets_construct(config):
     assert "Pendulum-v1" in config.presets
     for name, settings in config.presets.items():
-        made, used = config.for_environment(name)
-        assert used == name and made == config(**settings)
-        assert config.for_environment(f"jax:{name}") == (made, name)
-    assert config.for_environment("Unheard-v0") == (config(), "defaults")
-    assert config.for_environment(None) == (config(), "defaults")
+        made = config.preset(name)
+        assert config.preset_name(name) == name and made == config(**settings)
+        assert (config.preset(f"jax:{name}"), config.preset_name(f"jax:{name}")) == (made, name)
+    for name in ("Unheard-v0", None):
+        assert config.preset(name) == config() and config.preset_name(name) == "defaults"
+
+
+@configs
+def test_single_settings_lie_over_the_preset(config):
+    usual, made = config.preset("Pendulum-v1"), config.preset("Pendulum-v1", gamma=0.5)
+    assert usual != config() and made == dataclasses.replace(usual, gamma=0.5)
+    assert config.preset("Unheard-v0", gamma=0.5) == config(gamma=0.5)
+    with pytest.raises(ConfigError) as caught:
+        config.preset("Pendulum-v1", gama=0.9, tau=0.0)
+    message = str(caught.value)
+    assert "'gama' (did you mean 'gamma'?)" in message and "tau must be above 0" in message
 
 
 @configs

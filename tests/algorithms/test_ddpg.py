@@ -294,7 +294,7 @@ def test_specs_and_settings_that_make_no_sense_are_refused():
 
 @pytest.mark.parametrize("name", DDPGConfig.presets)
 def test_presets_differ_from_the_defaults(name):
-    config, found = DDPGConfig.for_environment(f"jax:{name}")
+    config, found = DDPGConfig.preset(f"jax:{name}"), DDPGConfig.preset_name(f"jax:{name}")
     assert found == name
     defaults = dataclasses.asdict(DDPGConfig())
     assert any(getattr(config, key) != defaults[key] for key in DDPGConfig.presets[name])

@@ -35,7 +35,7 @@ def test_a_preset_makes_a_config(name, env):
     config_class = CONFIGS[name]
     fields = {field.name for field in dataclasses.fields(config_class)}
     assert set(config_class.presets[env]) <= fields
-    made, used = config_class.for_environment(env)
+    made, used = config_class.preset(env), config_class.preset_name(env)
     assert used == env
     for field, value in config_class.presets[env].items():
         assert getattr(made, field) == value
@@ -51,8 +51,9 @@ def test_it_serves_other_versions_and_the_native_environment(name, env):
     config_class = CONFIGS[name]
     stem, _, version = env.rpartition("-v")
     other = f"{stem}-v{int(version) + 7}"
-    assert config_class.for_environment(other) == config_class.for_environment(env)
-    assert config_class.for_environment(f"jax:{env}") == config_class.for_environment(env)
+    for name in (other, f"jax:{env}"):
+        assert config_class.preset_name(name) == config_class.preset_name(env)
+        assert config_class.preset(name) == config_class.preset(env)
 
 
 @pytest.mark.parametrize("name", WITH_FAMILIES)
@@ -61,7 +62,7 @@ def test_it_serves_other_versions_and_the_native_environment(name, env):
 )
 def test_a_family_has_one_for_all_its_games(name, family, game):
     config_class = CONFIGS[name]
-    config, used = config_class.for_environment(game)
+    config, used = config_class.preset(game), config_class.preset_name(game)
     assert (config, used) == (config_class(**config_class.presets[family]), family)
     # A screen shows no motion; MinAtar's boards have a plane for what moved where.
     assert config.frame_stack == (4 if family == "atari" else 1)
@@ -69,7 +70,7 @@ def test_a_family_has_one_for_all_its_games(name, family, game):
 
 def small_agent(name, env):
     """An agent by its preset, but with a small replay; and the preset's name."""
-    config, used = CONFIGS[name].for_environment(env)
+    config, used = CONFIGS[name].preset(env), CONFIGS[name].preset_name(env)
     fields = {field.name for field in dataclasses.fields(config)}
     small = dict(batch_size=8, buffer_size=1_000, start_steps=40, min_buffer_size=40)
     small = {field: size for field, size in small.items() if field in fields}
@@ -105,7 +106,9 @@ def test_the_preset_of_minatar_trains(name):
 @pytest.mark.parametrize("config_class", CONFIGS.values())
 @pytest.mark.parametrize("env", [None, "", "Unheard-v0", "Pend-v1", "Pendulum", "-v5", "v5"])
 def test_an_environment_without_a_preset_gets_the_defaults(config_class, env):
-    assert config_class.for_environment(env) == (config_class(), "defaults")
+    assert (
+        config_class.preset_name(env) == "defaults" and config_class.preset(env) == config_class()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"ddqn"}))  # which has no continuous actions

@@ -20,11 +20,11 @@ SETTINGS = [
 
 
 def test_an_old_setting_of_a_cluster_is_answered_with_the_new_one(capsys):
-    with pytest.raises(ConfigError, match="'fragment' is called 'collector_chunk_steps' now"):
+    with pytest.raises(ConfigError, match="instead of 'fragment' use 'collector_chunk_steps'"):
         us.Cluster(fragment=10)
     with pytest.raises(SystemExit):
         main(["train", "sac", "Pendulum-v1", "--fragment", "10"])
-    assert "--fragment is called --collector-chunk-steps now" in capsys.readouterr().err
+    assert "instead of --fragment use --collector-chunk-steps" in capsys.readouterr().err
 
 
 def test_there_are_rows():

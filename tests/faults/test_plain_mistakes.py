@@ -80,7 +80,7 @@ def test_steps_may_be_written_1e3_and_one_callback_alone():
         (lambda: small().train(2.5), "steps must be a whole number, got 2.5"),
         (lambda: small().train(0), "steps must be at least 1, got 0"),
         (lambda: small().train(5, callbacks=7), "callbacks are functions"),
-        (lambda: small().train(5, observers=print), "'observers' is called 'callbacks' now"),
+        (lambda: small().train(5, observers=print), "instead of 'observers' use 'callbacks'"),
         (lambda: small().evaluate(None), "episodes must be a whole number, got None"),
     ],
 )
@@ -93,9 +93,9 @@ def test_arguments_that_cannot_be_meant(call, words):
     ("words", "hint"),
     [
         ("train Pendulum-v1", "it looks like an environment: understudy train sac Pendulum-v1"),
-        ("train ppo", "A2C is the on-policy algorithm here"),
-        ("train dqn CartPole-v1", "did you mean 'ddqn'?"),
-        ("train sac Pendulum-v1 --total-timesteps 5", "did you mean '--steps'?"),
+        ("train ppo", "instead of 'ppo' use 'a2c' (the on-policy algorithm here)"),
+        ("train dqn CartPole-v1", "instead of 'dqn' use 'ddqn'"),
+        ("train sac Pendulum-v1 --total-timesteps 5", "instead of --total-timesteps use --steps"),
         ("eval run/policy.safetensors", "it is a policy, which understudy.runner.load plays"),
         ("plot runs", "its directories are runs: understudy plot runs/*"),
     ],

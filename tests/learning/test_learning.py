@@ -20,7 +20,8 @@ def in_an_empty_directory(tmp_path, monkeypatch):
 
 def trained(kind, env, steps, num_seeds, episodes=20, **changes):
     """Returns [seeds, episodes] of agents with the environment's preset, and changes to it."""
-    config, preset = getattr(us, f"{kind}Config").for_environment(env)
+    config_class = getattr(us, f"{kind}Config")
+    config, preset = config_class.preset(env), config_class.preset_name(env)
     assert preset == env.removeprefix("jax:")
     agent = getattr(us, kind)(env, dataclasses.replace(config, **changes), num_seeds=num_seeds)
     run = us.RunConfig(log_every=5_000, evaluate_every=0, evaluation_episodes=1)

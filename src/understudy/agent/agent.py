@@ -5,11 +5,12 @@ import dataclasses
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
 
+from understudy.agent.arguments import check_names, choose_config, miss, tell_departures
 from understudy.agent.evaluation import AgentEvaluator
 from understudy.agent.inference import Inference, check_weights
 from understudy.agent.manifest import addon_name, describe_setup, read
@@ -48,6 +49,7 @@ class Agent:
 
     algorithm_class: ClassVar[type[Algorithm]]
 
+    @check_names
     def __init__(
         self,
         env: Any,
@@ -62,21 +64,21 @@ class Agent:
         guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
+        **settings: Any,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
-        environment, a vector environment or a native one. Without a config, the preset for the
-        environment is used. `num_seeds` agents are trained at once, with seeds seed, seed + 1 …
-        `env_workers` processes step the environments; with 0 this process does. `guard` limits the
-        faults that a training survives. A `cluster` collects experience, and computes gradients, in
-        other processes; each of its collectors has `num_envs` environments."""
+        environment, a vector environment or a native one. `settings` are fields of the config:
+        `us.SAC("Hopper-v5", gamma=0.98)` is the preset for Hopper-v5 with another γ. A whole
+        `config` is used as it is. `num_seeds` agents are trained at once, with seeds seed,
+        seed + 1 … `env_workers` processes step the environments; with 0 this process does. `guard`
+        limits the faults that a training survives. A `cluster` collects experience, and computes
+        gradients, in other processes; each of its collectors has `num_envs` environments."""
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)
+        self.env_name, kind = env if isinstance(env, str) else None, self.algorithm_class
+        config, self.preset = choose_config(kind.config_class, self.env_name, config, settings)
         self._on_device = set_up_device(device)
-        self._source = resolve(env, num_envs, self.algorithm_class.num_envs)
-        self.env_name = env if isinstance(env, str) else None
+        self._source = resolve(env, num_envs, kind.num_envs)
         self._class_name = name_of_class(env)
-        self.preset = "given"
-        if config is None:
-            config, self.preset = self.algorithm_class.config_class.for_environment(self.env_name)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self._source = with_frame_stack(self._source, config.frame_stack)
         self.spec = adapt_spec(self.algorithm, self._source.spec)
@@ -103,6 +105,7 @@ class Agent:
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
         self._draws = 0
 
+    @check_names
     def train(
         self,
         steps: int,
@@ -113,7 +116,6 @@ class Agent:
         logger: Any = None,
         callbacks: tuple[Callback, ...] = (),
         progress: bool = True,
-        observers: Any = None,
     ) -> Summary:
         """Train for that many more steps (per seed).
 
@@ -124,7 +126,8 @@ class Agent:
         after the present step, with a checkpoint. `logger` is "tensorboard", "wandb", "mlflow", a
         logger, or several of these. Callbacks get each row of the log; True ends training."""
         steps = whole_number("steps", steps, 1)
-        callbacks = check_callbacks(callbacks, observers)
+        callbacks = check_callbacks(callbacks)
+        tell_departures(self, self.steps)
         with self._on_device():
             trainer, start = self.trainer, self.trainer.steps
             total, longest = start + steps, longest_episode(self._source)
@@ -150,6 +153,7 @@ class Agent:
             self._draws += not deterministic
             return self._inference.act(self.evaluator.best, observation, memory, draw)
 
+    @check_names
     def evaluate(
         self,
         episodes: int = 10,
@@ -182,6 +186,7 @@ class Agent:
         with self._on_device():
             return self.evaluator.play(plan, self._learner()).returns
 
+    @check_names
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory of arrays and JSON; loading it runs no code. Without the
         experience (and the open episodes) it is small, but training cannot resume exactly."""
@@ -194,6 +199,7 @@ class Agent:
         return export_policy(path, self._describe)
 
     @classmethod
+    @check_names
     def load(
         cls,
         path: str | Path,
@@ -247,6 +253,9 @@ class Agent:
         if about["scores"] is not None:
             agent.evaluator.scores = np.array(about["scores"])
         return agent
+
+    if not TYPE_CHECKING:
+        __getattr__ = miss
 
     def __len__(self) -> int:
         return self.num_seeds

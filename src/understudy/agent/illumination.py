@@ -13,6 +13,7 @@ import numpy as np
 
 from understudy.agent.agent import Agent
 from understudy.agent.agents import TD3 as TD3Agent
+from understudy.agent.arguments import check_names, choose_config, tell_departures
 from understudy.agent.manifest import Manifest, describe_setup, read
 from understudy.agent.repertoire import Repertoire
 from understudy.algorithms.config import shown_name, whole_number
@@ -55,6 +56,7 @@ class Illumination:
     config_class: ClassVar[type[QDConfig]]
     method: ClassVar[str]
 
+    @check_names
     def __init__(
         self,
         env: Any,
@@ -66,20 +68,20 @@ class Illumination:
         guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
+        **settings: Any,
     ):
         """`env` is as for agents; its actions must be continuous. `descriptor` measures behaviors:
         the name of one that the environment has (None: its usual one), or your own
-        `us.Descriptor`. Without a config, the preset for the environment is used. The collectors of
-        a `cluster` play the episodes."""
+        `us.Descriptor`. `settings` are fields of the config that override the preset for the
+        environment; a whole `config` is used as it is. The collectors of a `cluster` play the
+        episodes."""
         seed = whole_number("seed", seed, 0)
+        self.env_name = env if isinstance(env, str) else None
+        config, self.preset = choose_config(self.config_class, self.env_name, config, settings)
         self._on_device = set_up_device(device)
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self._source: Source = resolve(env)
         check_workers(env_workers, self._source)
-        self.env_name = env if isinstance(env, str) else None
-        self.preset = "given"
-        if config is None:
-            config, self.preset = self.config_class.for_environment(self.env_name)
         if not isinstance(config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
             raise ConfigError(f"{self.name} takes a {wanted}, got a {got}")
@@ -101,6 +103,7 @@ class Illumination:
         self._resumable = True  # False if a checkpoint lacks the experience
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
 
+    @check_names
     def illuminate(
         self,
         evaluations: int,
@@ -110,7 +113,6 @@ class Illumination:
         logger: Any = None,
         callbacks: tuple[Callback, ...] = (),
         progress: bool = True,
-        observers: Any = None,
     ) -> QDSummary:
         """Evaluate that many more policies (in whole generations), and keep the best of each cell.
 
@@ -118,7 +120,8 @@ class Illumination:
         SIGINT and SIGTERM end the run after a generation, with a checkpoint.
         """
         evaluations = whole_number("evaluations", evaluations, 1)
-        callbacks = check_callbacks(callbacks, observers)
+        callbacks = check_callbacks(callbacks)
+        tell_departures(self, self.evaluations)
         if not self._resumable:
             raise CheckpointError(
                 "this checkpoint holds a repertoire to use, but not the experience to go on from"

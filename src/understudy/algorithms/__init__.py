@@ -9,17 +9,10 @@ from functools import cache
 
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.config import nearest
+from understudy.aliases import explain
 from understudy.types import ConfigError
 
 __all__ = ["Algorithm", "available", "find"]
-
-
-# Names of algorithms that this library does not have -> a hint.
-_ELSEWHERE = {
-    "ppo": " (not part of this version; A2C is the on-policy algorithm here)",
-    "dqn": " (did you mean 'ddqn'?)",
-    "trpo": " (not part of this version; MPO bounds each step of the policy)",
-}
 
 
 @cache
@@ -36,7 +29,9 @@ def find(name: str) -> type[Algorithm]:
     algorithms = available()
     if name.lower() not in algorithms:
         known = ", ".join(algorithms)
-        hint = _ELSEWHERE.get(name.lower()) or nearest(name.lower(), algorithms)
+        upper = [algorithm.upper() for algorithm in algorithms]
+        instead = explain(name.upper(), upper, lambda word: f"'{word.lower()}'")
+        hint = f" ({instead})" if instead else nearest(name.lower(), algorithms)
         if not hint and "-v" in name:
             hint = f" (it looks like an environment: understudy train sac {name})"
         raise ConfigError(f"no algorithm '{name}'{hint}; there are: {known}")

@@ -22,6 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from understudy.aliases import PLACES, VALUES, explain
 from understudy.ops.schedules import Schedule, linear
 from understudy.types import ConfigError
 
@@ -79,7 +80,6 @@ class Config:
 
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}  # fields of earlier versions, by their old names
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -96,12 +96,9 @@ class Config:
     @classmethod
     def explain_unknown(cls, name: str) -> str:
         """Say why there is no setting of that name, or which one was probably meant."""
-        if name in cls.refused:
-            return f"there is no '{name}' here: {cls.refused[name]}"
-        if name in cls.renamed:
-            return f"'{name}' is called '{cls.renamed[name]}' now"
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        return f"unknown field '{name}'{nearest(name, names)}"
+        known = explain(name, names, refused=cls.refused)
+        return known or f"unknown field '{name}'{nearest(name, [*names, *PLACES])}"
 
     def __post_init__(self) -> None:
         problems = []
@@ -112,6 +109,8 @@ class Config:
                 problem = _out_of_bounds(value, field.metadata)
             except ValueError as error:
                 problem = str(error)
+                if callable(getattr(self, field.name)) and field.metadata["moving"]:
+                    problem += "; agent.train(schedules=…) takes functions of the step"
             if problem:
                 problems.append(f"{field.name} {problem}")
         try:
@@ -147,14 +146,20 @@ class Config:
             raise ConfigError(f"{name} {problem}")
 
     @classmethod
-    def for_environment(cls, environment: str | None) -> tuple[Any, str]:
-        """Return the preset for an environment id and its name, or the defaults."""
+    def preset(cls, environment: str | None, /, **settings: Any) -> Any:
+        """Return the preset for an environment id (the defaults, if there is none), with single
+        settings over it: `us.SACConfig.preset("HalfCheetah-v5", gamma=0.98)`."""
+        return cls(**{**cls.presets.get(cls.preset_name(environment), {}), **settings})
+
+    @classmethod
+    def preset_name(cls, environment: str | None) -> str:
+        """Return the name of the preset for an environment id, or "defaults"."""
         name = (environment or "").removeprefix("jax:")
         if name not in cls.presets:  # look for another version, or for a family of environments
             stem, family = name.rpartition("-v")[0], re.split("[-:/]", name)[0]
             others = (known for known in cls.presets if known.startswith(f"{stem}-v"))
             name = next(others, family if family in cls.presets else "")
-        return (cls(**cls.presets[name]), name) if name else (cls(), "defaults")
+        return name or "defaults"
 
 
 def read_presets(config_file: str) -> dict[str, dict[str, Any]]:
@@ -226,7 +231,7 @@ def _spell(options: tuple[Any, ...]) -> str:
 
 def _out_of_bounds(value: Any, rules: Mapping[str, Any]) -> str | None:
     if None not in (value, rules["choices"]) and value not in rules["choices"]:
-        hint = nearest(str(value), rules["choices"])
+        hint = nearest(VALUES.get(str(value), str(value)), rules["choices"])
         return f"must be one of {', '.join(rules['choices'])}, got {value!r}{hint}"
     numbers = value if isinstance(value, tuple) else (value,)
     for number in numbers:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.algorithms.config import by_topic, nearest
+from understudy.aliases import explain
 from understudy.cli.settings import Plan, Schema, field_names
 from understudy.errors import ConfigError
 
@@ -69,11 +70,13 @@ def settings_in(
 def _explain_unknown(key: str, table: str, schema: Schema) -> str:
     place = f"[{table}] " if table else ""
     if table == "run":
-        return f"{place}unknown field '{key}'{nearest(key, schema.run_names)}"
+        meant = explain(key, schema.run_names)
+        return place + (meant or f"unknown field '{key}'{nearest(key, schema.run_names)}")
     if key in schema.run_names:
         return f"{place}{key} belongs under [run]"
     config_class = schema.configs[table or schema.name]
-    if not table and (meant := nearest(key, [*field_names(config_class), *NAMES])):
+    names = [*field_names(config_class), *NAMES]
+    if not table and not explain(key, names) and (meant := nearest(key, names)):
         return f"unknown key '{key}'{meant}"
     return place + config_class.explain_unknown(key)
 

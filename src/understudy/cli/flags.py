@@ -67,7 +67,6 @@ def add_settings(parser: Parser, group: Any, schema: Schema, title: str) -> None
         _add_fields(own, schema.config_class, [field.name for field in fields])
     configs = [one for one in (schema.config_class, *schema.sections) if issubclass(one, Config)]
     parser.refused = ChainMap(*(dict(one.refused) for one in configs))
-    parser.renamed = ChainMap(*(dict(one.renamed) for one in configs))
 
 
 def _add_fields(group: Any, config_class: type, names: Collection[str]) -> None:

@@ -9,13 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+from understudy.aliases import explain
+
 # Called if a command is interrupted before its run has begun.
 ON_INTERRUPT: list[Callable[[], object]] = []
-
-# Flags of other libraries -> ours.
-_OTHER_LIBRARIES = {"--n-envs": "--envs", "--env-id": "ENV", "--lr": "--learning-rate"}
-for _name in ("--total-timesteps", "--total_timesteps", "--timesteps"):
-    _OTHER_LIBRARIES[_name] = "--steps"
 
 
 def fail(message: str) -> NoReturn:
@@ -64,29 +61,27 @@ class Parser(argparse.ArgumentParser):
         # argparse would take -0.5,0.3 and -1e3 for flags.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.refused: Mapping[str, str] = {}  # settings that do not exist here -> why
-        self.renamed: Mapping[str, str] = {}  # settings of earlier versions -> their names now
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (see {self.prog} --help)")
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(arguments)
+        flags = [word.split("=")[0] for word in unknown if word.startswith("-")]
+        if flags:
+            fail(f"{'; '.join(map(self._explain_unknown, flags))} (see {self.prog} --help)")
+        if unknown:
+            fail(f"unknown argument {unknown[0]} (see {self.prog} --help)")
+        return options
+
+    def _explain_unknown(self, flag: str) -> str:
         from understudy.algorithms.config import nearest
 
-        options, unknown = self.parse_known_args(arguments)
-        if unknown:
-            flag = unknown[0].split("=")[0]
-            setting = flag.removeprefix("--").replace("-", "_")
-            if setting in self.refused:
-                fail(f"there is no {flag} here: {self.refused[setting]}")
-            if setting in self.renamed:
-                fail(f"{flag} is called --{self.renamed[setting].replace('_', '-')} now")
-            what = "flag" if flag.startswith("-") else "argument"
-            known = re.findall(r"--[a-z-]+", self.format_help())
-            hint = nearest(flag, known) if what == "flag" else ""
-            if flag in _OTHER_LIBRARIES:
-                hint = f" (did you mean '{_OTHER_LIBRARIES[flag]}'?)"
-            fail(f"unknown {what} {flag}{hint} (see {self.prog} --help)")
-        return options
+        name = flag.removeprefix("--").replace("-", "_")
+        known = re.findall(r"--[a-z0-9-]+", self.format_help())
+        names = [own.removeprefix("--").replace("-", "_") for own in known]
+        meant = explain(name, names, lambda word: f"--{word.replace('_', '-')}", self.refused)
+        return meant or f"unknown flag {flag}{nearest(flag, known)}"
 
 
 def count(text: str) -> int:

@@ -80,24 +80,26 @@ def make_plan(
 ) -> Plan:
     """Merge the layers (settings by their source), later ones over earlier ones, and check the
     result. `problems` that are known already are reported together with those found here."""
-    preset, name = schema.config_class.for_environment(env)
-    given, sources = dataclasses.asdict(preset), [name]
-    sections = {schema.config_class: list(given), **schema.sections}
+    config_class, given = schema.config_class, dict[str, Any]()
+    sources = [config_class.preset_name(env)]
+    sections = {config_class: field_names(config_class), **schema.sections}
     for source, values in layers.items():
-        sources += [source] if set(values).intersection(sections[schema.config_class]) else []
+        sources += [source] if set(values).intersection(sections[config_class]) else []
         given |= values
     made, problems = {}, [*problems]
     for section, names in sections.items():
         own = {name: given[name] for name in names if name in given}
         prefix = f"{section.__name__}: " if section in schema.sections else ""
         try:
-            made[section] = section(**tidy(section, own))
+            own = tidy(section, own)
+            whole = config_class.preset(env, **own) if section is config_class else section(**own)
+            made[section] = whole
         except ConfigError as error:
             problems.append(str(error).removeprefix(prefix))
     if problems:
         raise ConfigError("; ".join(problems))
     named = " and ".join([", ".join(sources[:-1]), sources[-1]] if sources[1:] else sources)
-    return Plan(schema, env, made, made[schema.config_class], named)
+    return Plan(schema, env, made, made[config_class], named)
 
 
 def tidy(config_class: type, values: dict[str, Any]) -> dict[str, Any]:

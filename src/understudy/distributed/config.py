@@ -1,8 +1,7 @@
 """The settings of a cluster."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 from understudy.algorithms.config import Config, setting
 from understudy.algorithms.on_policy import RolloutNeeds
@@ -15,8 +14,6 @@ class Cluster(Config):
     """Processes and devices that a run uses beside its own process and device.
 
     Ray starts the processes; with `devices` alone no Ray is needed."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"fragment": "collector_chunk_steps"}
 
     collectors: int = setting(0, at_least=0)
     """Processes that act and step environments, each as many as a run without collectors has; with

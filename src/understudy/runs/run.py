@@ -26,10 +26,8 @@ Callback = Callable[[LogRow], bool | None]
 """Receives each row of the log; training ends if it returns True."""
 
 
-def check_callbacks(given: Any, observers: Any) -> tuple[Any, ...]:
-    """Return the callbacks, one or several; refuse the argument's old name."""
-    if observers is not None:
-        raise ConfigError("'observers' is called 'callbacks' now")
+def check_callbacks(given: Any) -> tuple[Any, ...]:
+    """Return the callbacks, one or several."""
     several = (given,) if callable(given) else given
     if not isinstance(several, tuple | list) or not all(map(callable, several)):
         raise ConfigError(f"callbacks are functions of the row, one or several, got {given!r}")

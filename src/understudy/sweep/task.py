@@ -51,7 +51,7 @@ class Task:
     @property
     def _preset(self) -> Any:
         name = self.env if isinstance(self.env, str) else None
-        return self.kind.algorithm_class.config_class.for_environment(name)[0]
+        return self.kind.algorithm_class.config_class.preset(name)
 
     @property
     def run(self) -> RunConfig:
@@ -72,7 +72,7 @@ class Task:
         return dataclasses.replace(self.config, **settings)
 
     def agent(self, config: Config, num_seeds: int) -> Agent:
-        return self.kind(
+        agent = self.kind(
             self.env,
             config,
             seed=self.seed,
@@ -80,6 +80,8 @@ class Task:
             num_envs=self.num_envs,
             device=self.device,
         )
+        agent.preset = "sweep"
+        return agent
 
     def train(
         self, settings: Settings, callback: Callback, run_dir: Path | None = None

@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from understudy.algorithms.base import Needs
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.algorithms.on_policy import RolloutNeeds
+from understudy.aliases import VALUES
 from understudy.training.compilation import set_up_compilation
 from understudy.training.setup import TrainingSetup
 from understudy.types import ConfigError, Tree
@@ -31,9 +32,11 @@ SEEDS, ROWS = "seeds", "rows"
 
 
 def find_device(name: str | None) -> Any:
-    """Find this process's first device of that kind ("cpu", "gpu"); None: JAX chooses."""
-    if name is None:
+    """Find this process's first device of that kind ("cpu", "gpu"); None, "auto": JAX chooses."""
+    if name in (None, "auto"):
         return None
+    if name in VALUES:
+        raise ConfigError(f"the device '{name}' is called '{VALUES[name]}' here")
     try:
         return jax.local_devices(backend=name)[0]
     except RuntimeError as error:

@@ -20,7 +20,6 @@ class A2CConfig(OnPolicyConfig):
     noise_reset_interval: int | None = setting(None, at_least=1)
     """Steps until a new noise function is drawn (default: horizon)."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"rmsprop_epsilon": "optimizer_epsilon"}
     refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("prioritized", "buffer_size", "batch_size", "n_step", "start_steps"),

@@ -1,8 +1,7 @@
 """The settings of SAC."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from understudy.algorithms.config import read_presets, setting
 from understudy.algorithms.off_policy import OffPolicyConfig
@@ -37,10 +36,4 @@ class SACConfig(OffPolicyConfig):
     use_log_temperature: bool = setting(True)
     """Learn the logarithm of the temperature; otherwise the temperature itself, kept positive."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "entropy_coeff": "temperature",
-        "initial_entropy_coeff": "initial_temperature",
-        "entropy_learning_rate": "temperature_learning_rate",
-        "use_log_entropy": "use_log_temperature",
-    }
     presets = read_presets(__file__)
