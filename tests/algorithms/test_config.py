@@ -1,10 +1,13 @@
 """Configs: frozen, complete, documented, and refused as a whole when wrong."""
 
 import dataclasses
+import inspect
+import pydoc
 
 import pytest
 
-from understudy.algorithms.config import field_docs
+from understudy.algorithms import config as config_module
+from understudy.algorithms.config import Config, field_docs, setting
 from understudy.algorithms.sac import SACConfig
 from understudy.algorithms.td3 import TD3Config
 from understudy.types import ConfigError
@@ -117,6 +120,43 @@ def test_every_field_is_documented(config):
     assert set(docs) == names
     for name, text in docs.items():
         assert len(text) > 8 and text.endswith("."), name
+
+
+@configs
+def test_help_shows_every_setting(config):
+    """With its type, default, bounds and text; and the fields as the signature."""
+    shown, docs = inspect.getdoc(config), field_docs(config)
+    assert shown.startswith({TD3Config: "Twin Delayed DDPG.", SACConfig: "Soft Actor-"}[config])
+    for field in dataclasses.fields(config):
+        kind = inspect.formatannotation(field.type)
+        assert f"\n{field.name}: {kind} = {field.default!r}" in shown
+        assert docs[field.name].splitlines()[0] in shown
+    gamma = "gamma: float = 0.99 (at least 0; at most 1; can change during training)\n    Discount"
+    assert gamma in shown and "Settings: optimizer" in shown
+    assert "(one of auto, device, host, disk)" in shown
+    page = pydoc.plain(pydoc.render_doc(config))
+    assert all(line in page for line in shown.splitlines())
+    names = [field.name for field in dataclasses.fields(config)]
+    assert [*inspect.signature(config).parameters] == names
+
+
+def test_help_is_made_when_it_is_read(monkeypatch):
+    """The import would take longer otherwise: the texts are read from the source."""
+    made = []
+    monkeypatch.setattr(config_module, "describe_settings", lambda *_: made.append(1) or "made")
+
+    @dataclasses.dataclass(frozen=True)
+    class Own(Config):
+        """Own."""
+
+    assert not made and Own.__doc__ == "made"
+
+
+def test_help_of_a_config_without_a_source_file():
+    space = {"dataclass": dataclasses.dataclass, "Config": Config, "setting": setting}
+    code = '@dataclass(frozen=True)\nclass Own(Config):\n    """Own."""\n    x: int = setting(3)\n'
+    exec(code, space)
+    assert inspect.getdoc(space["Own"]) == "Own.\n\nSettings\nx: int = 3"
 
 
 @configs

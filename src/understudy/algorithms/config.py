@@ -6,6 +6,7 @@ line. All problems of a config are reported together.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -20,7 +21,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from understudy.aliases import PLACES, VALUES, explain
 from understudy.ops.schedules import Schedule, linear
@@ -68,6 +69,28 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+@final
+class _Documentation:
+    """The docstring of a config class: its summary and all settings. It is made when it is read,
+    because the texts come from the source."""
+
+    def __init__(self, summary: str):
+        self._summary = summary
+
+    def __get__(self, instance: Any, owner: type) -> str:
+        finished = "__match_args__" in vars(owner)  # `dataclass` reads the docstring before that
+        return describe_settings(owner, self._summary) if finished else self._summary
+
+
+@final
+class _Signature:
+    """The signature of a config class: that of its `__init__`, not of `Config.__new__`."""
+
+    def __get__(self, instance: Any, owner: Any) -> inspect.Signature:
+        signature = inspect.signature(owner.__init__)
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
 class Config:
     """The abstract base of every algorithm's config: a frozen dataclass of settings."""
 
@@ -80,6 +103,12 @@ class Config:
 
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}
+
+    __signature__ = _Signature()
+
+    def __init_subclass__(cls) -> None:
+        if cls.__doc__:
+            cls.__doc__ = _Documentation(cls.__doc__)  # type: ignore[assignment]
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -283,3 +312,26 @@ def memory_width(memory: str | None, size: int) -> int:
     """Return the length of such a cell's recurrent state; 0 without a cell."""
     cells = {None: 0, "gru": 1, "lstm": 2}
     return cells[memory] * size
+
+
+def describe_settings(cls: Any, summary: str) -> str:
+    """Return the summary of a config class, then type, default, bounds and text of each setting."""
+    docs, lines = dict[str, str](), [inspect.cleandoc(summary)]
+    with contextlib.suppress(OSError, TypeError):  # a class that has no source file
+        docs = field_docs(cls)
+    for topic, fields in by_topic(cls).items():
+        lines += ["", f"Settings: {topic}" if topic else "Settings"]
+        for field in fields:
+            notes = "; ".join(_notes(field.metadata))
+            kind = inspect.formatannotation(field.type)
+            lines.append(f"{field.name}: {kind} = {field.default!r}" + f" ({notes})" * bool(notes))
+            lines += [f"    {line}" for line in docs.get(field.name, "").splitlines()]
+    return "\n".join(lines)
+
+
+def _notes(rules: Mapping[str, Any]) -> list[str]:
+    """Return the bounds of a setting in words, and whether it can move."""
+    bounds = ("at_least", "above", "at_most")
+    notes = [f"{b.replace('_', ' ')} {rules[b]:g}" for b in bounds if rules[b] is not None]
+    notes += [f"one of {', '.join(rules['choices'])}"] if rules["choices"] else []
+    return notes + ["can change during training"] * rules["moving"]
