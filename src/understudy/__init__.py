@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from understudy.ops.schedules import piecewise as piecewise
     from understudy.qd.config import MAPElitesConfig as MAPElitesConfig
     from understudy.qd.config import PGAMEConfig as PGAMEConfig
+    from understudy.runs.callbacks import Callback as Callback
     from understudy.runs.config import QDRunConfig as QDRunConfig
     from understudy.runs.config import RunConfig as RunConfig
 
 _PACKAGES = (
-    "algorithms", "buffers", "distributed", "envs", "networks", "ops", "qd", "runner", "runs",
-    "sweep", "training",
+    "algorithms", "buffers", "callbacks", "distributed", "envs", "networks", "ops", "qd", "runner",
+    "runs", "sweep", "training",
 )  # fmt: skip
 # Module -> the public names that it defines.
 _MODULES = {
@@ -69,6 +70,7 @@ _MODULES = {
     "networks": ("Networks",),
     "ops.schedules": ("constant", "cosine", "exponential", "linear", "piecewise"),
     "qd.config": ("MAPElitesConfig", "PGAMEConfig"),
+    "runs.callbacks": ("Callback",),
     "runs.config": ("QDRunConfig", "RunConfig"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

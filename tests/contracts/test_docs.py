@@ -20,6 +20,7 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
 
 MARKERS = {
+    "callbacks.md": [pytest.mark.agents],
     "cluster.md": [pytest.mark.slow],
     "deployment.md": [pytest.mark.slow],
     "environments.md": [pytest.mark.slow],
@@ -29,6 +30,8 @@ MARKERS = {
     "sweeps.md": [pytest.mark.slow],
     "coming_from.md": [pytest.mark.slow],
     "logging.md": [pytest.mark.slow],
+    "custom_metric.py": [pytest.mark.agents],
+    "early_stopping.py": [pytest.mark.agents],
     "own_environment.py": [pytest.mark.slow],
     "play_policy.py": [pytest.mark.agents],
     "functional_td3.py": [pytest.mark.slow],

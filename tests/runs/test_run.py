@@ -1,99 +1,15 @@
 """A run logs, evaluates and saves when it should. The trainer here only counts."""
 
 import itertools
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from understudy.agent.training import TrainableAgent
-from understudy.algorithms import find
+from tests.runs.counting import Counting, run
 from understudy.runs import checkpoint
 from understudy.runs.config import RunConfig
-from understudy.runs.run import Run
-from understudy.runs.run_directory import RunDirectory
-from understudy.training.snapshot import Position
-from understudy.training.trainer import Trainer, TrainingSetup
-from understudy.types import ArraySpec, ConfigError, Continuous, Spec, UnderstudyError
-
-SPEC = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
-
-
-class Counting(Trainer):
-    """Steps and nothing else. Member m ends an episode of return 10 m + 1 at every call."""
-
-    def __init__(self, num_envs=1, num_seeds=1, iterations=0, metrics=None, ended=True):
-        self.setup = TrainingSetup(find("sac")(), SPEC, 0, num_seeds, num_envs)
-        self.position = Position(iterations, 2 * iterations, logged=iterations)
-        self.advanced, self.told = [], dict(metrics or {})
-        self.ended = ended
-
-    def advance(self, iterations):
-        assert iterations > 0
-        self.advanced.append(iterations)
-        self.position.iterations += iterations
-        self.position.updates += 2 * iterations
-
-    def episodes(self):
-        members = range(self.setup.num_seeds)
-        count = 1 if self.ended else 0
-        return [(np.full(count, 10.0 * m + 1), np.full(count, 5 + m)) for m in members]
-
-    def metrics(self):
-        return self.told
-
-    def diverged(self):
-        return np.zeros(self.setup.num_seeds, bool)
-
-    def block_until_ready(self):
-        pass
-
-    def close(self):
-        pass
-
-    def _acting_state_dict(self):
-        return {}
-
-    def _load_acting(self, acting):
-        pass
-
-
-@pytest.fixture
-def saved(monkeypatch):
-    """The steps at which runs were asked to save. Pictures are not drawn."""
-    steps, save = [], RunDirectory.checkpoint
-
-    def checkpoint(directory):
-        steps.append(directory.trainable.count)
-        save(directory)
-
-    monkeypatch.setattr(RunDirectory, "checkpoint", checkpoint)
-    monkeypatch.setattr(TrainableAgent, "draw", lambda *_: None)
-    return steps
-
-
-def no_arrays(trainer, experience):
-    return {"learner": {"steps": np.array(trainer.steps)}}, {}
-
-
-def run(trainer, steps, callbacks=(), run_dir=None, **settings):
-    """The summary, the steps of all rows and the steps of those with an evaluation."""
-    num_seeds, start = trainer.setup.num_seeds, trainer.steps
-    evaluated = []
-
-    def play():
-        evaluated.append(trainer.steps)
-        return np.arange(4.0 * num_seeds).reshape(num_seeds, 4)
-
-    trainable = TrainableAgent(trainer, play, partial(no_arrays, trainer), None)
-    run = Run(trainable, RunConfig(**settings), start + steps, {"run": "this one"}, "a title")
-    summary = trainable.summary(start, 0.0, run.execute(run_dir, callbacks=callbacks))
-    rows = [row["time/total_steps"] for row in summary.history]
-    assert evaluated == [
-        row["time/total_steps"] for row in summary.history if "eval/mean_reward" in row
-    ]
-    return summary, rows, evaluated
+from understudy.types import ConfigError, UnderstudyError
 
 
 def expected(start, steps, num_envs, log_every, evaluate_every):

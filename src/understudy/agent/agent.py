@@ -13,9 +13,9 @@ import numpy as np
 from understudy.agent.arguments import check_names, choose_config, miss, tell_departures
 from understudy.agent.evaluation import AgentEvaluator
 from understudy.agent.inference import Inference, check_weights
-from understudy.agent.manifest import addon_name, describe_setup, read
+from understudy.agent.manifest import describe_agent, read
 from understudy.agent.schedules import Schedules
-from understudy.agent.trainer_factory import LoadedLearner, TrainerFactory
+from understudy.agent.trainer_factory import LazyTrainer, TrainerFactory
 from understudy.agent.training import Summary, TrainableAgent
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
@@ -33,15 +33,15 @@ from understudy.ops.schedules import Schedule
 from understudy.ops.statistics import summary as summarize
 from understudy.runner import Description
 from understudy.runs import checkpoint
+from understudy.runs.callbacks import Callbacks, CallbacksArgument, check_callbacks
 from understudy.runs.config import RunConfig
-from understudy.runs.run import Callback, Run, check_callbacks
+from understudy.runs.run import Run
 from understudy.state_dict import state_dict
 from understudy.training.devices import set_up_device
 from understudy.training.factory import longest_episode, with_frame_stack
 from understudy.training.seed_axis import take_seed
-from understudy.training.snapshot import Position, Snapshot
+from understudy.training.snapshot import Snapshot
 from understudy.training.trainer import Trainer, TrainingSetup
-from understudy.training.update import LearnerState
 
 
 class Agent:
@@ -93,15 +93,14 @@ class Agent:
         cluster, source = self.cluster or Cluster(), self._source
         devices = cluster.devices
         setup = TrainingSetup(self.algorithm, self.spec, seed, num_seeds, self.num_envs, devices)
-        self._factory = TrainerFactory(setup, source, self.env_workers, self.guard, cluster)
+        factory = TrainerFactory(setup, source, self.env_workers, self.guard, cluster)
         with self._on_device():
-            self._factory.check()
+            factory.check()
         self.seed, self.num_seeds = seed, num_seeds
-        self._trainer: Trainer | None = None
-        self._loaded: LoadedLearner | None = None  # until training needs it
+        self._lazy = LazyTrainer(factory, self._on_device)
         self.evaluator = AgentEvaluator(setup, source, self.guard, self.env_name)
         self._inference = Inference(self.algorithm, self.spec, seed)
-        self._schedules = Schedules()
+        self._schedules, self._callbacks = Schedules(), Callbacks()
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
         self._draws = 0
 
@@ -114,7 +113,7 @@ class Agent:
         run: RunConfig | None = None,
         run_dir: str | Path | None = None,
         logger: Any = None,
-        callbacks: tuple[Callback, ...] = (),
+        callbacks: CallbacksArgument = (),
         progress: bool = True,
     ) -> Summary:
         """Train for that many more steps (per seed).
@@ -124,7 +123,8 @@ class Agent:
         A `run_dir` gets the log (progress.csv), a learning curve, checkpoints, the best agent by
         evaluation (`best`) and its policy (policy.safetensors). SIGINT and SIGTERM end training
         after the present step, with a checkpoint. `logger` is "tensorboard", "wandb", "mlflow", a
-        logger, or several of these. Callbacks get each row of the log; True ends training."""
+        logger, or several of these. Callbacks are `us.Callback` objects, or functions of the row
+        of the log; training ends if one returns True."""
         steps = whole_number("steps", steps, 1)
         callbacks = check_callbacks(callbacks)
         tell_departures(self, self.steps)
@@ -138,8 +138,10 @@ class Agent:
             play = partial(self.selection_returns, config.evaluation_episodes)
             trainable = TrainableAgent(trainer, play, self.capture, self._describe)
             metadata = self._metadata() | {"env_title": self.env_title}
-            training = Run(trainable, config, total, metadata, f"{self.name} on {self.env_title}")
-            history = training.execute(run_dir, logger, callbacks, progress)
+            title = f"{self.name} on {self.env_title}"
+            self._callbacks = self._callbacks.follow(callbacks)
+            training = Run(trainable, config, total, metadata, title, self._callbacks, self)
+            history = training.execute(run_dir, logger, progress)
             return trainable.summary(start, training.seconds, history)
 
     def act(self, observation: Any, memory: Any = None, *, deterministic: bool = True) -> Any:
@@ -147,7 +149,7 @@ class Agent:
         recurrent agent returns the action and its memory: pass the memory with the next
         observation, and None at the start of an episode. With several seeds, the best one acts."""
         with self._on_device():
-            version = self._loaded.learner if self._loaded else self.trainer.version
+            version = self._lazy.version
             self._inference.use_policies(version, self._policies)
             draw = None if deterministic else self._draws
             self._draws += not deterministic
@@ -173,7 +175,7 @@ class Agent:
         `descriptor` of the behavior and the `descriptors` of all episodes."""
         plan = self.evaluator.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
-            returns, _, described = self.evaluator.play(plan, self._learner())
+            returns, _, described = self.evaluator.play(plan, self._lazy.learner)
         found = summarize(returns[0] if self.num_seeds == 1 else returns)
         if described is not None:
             found["descriptor"] = described.mean(axis=(0, 1))
@@ -184,7 +186,7 @@ class Agent:
         """Play the episodes by which training picks the `best`; return [seeds, episodes]."""
         plan = self.evaluator.plan_selection(episodes)
         with self._on_device():
-            return self.evaluator.play(plan, self._learner()).returns
+            return self.evaluator.play(plan, self._lazy.learner).returns
 
     @check_names
     def save(self, path: str | Path, experience: bool = True) -> Path:
@@ -250,6 +252,7 @@ class Agent:
         known = {name: curve for name, curve in manifest.schedules.items() if curve is not None}
         agent._schedules = Schedules(known | given, set(about["set_by_hand"]))
         agent.preset, agent.run_id, agent._draws = about["preset"], about["run"], about["draws"]
+        agent._callbacks = Callbacks(stored=about["callbacks"])
         if about["scores"] is not None:
             agent.evaluator.scores = np.array(about["scores"])
         return agent
@@ -267,8 +270,8 @@ class Agent:
         index %= self.num_seeds
         single = copy.copy(self)
         single._begin(self.seed + index, num_seeds=1)
-        learner = state_dict(take_seed(self._learner(), index))
-        position = dataclasses.replace(self._position())  # a copy: ours moves on
+        learner = state_dict(take_seed(self._lazy.learner, index))
+        position = dataclasses.replace(self._lazy.position)  # a copy: ours moves on
         single.load_snapshot(Snapshot(position, learner, None), refill=True)
         return single
 
@@ -283,6 +286,11 @@ class Agent:
         with self._on_device():
             self.trainer.set(values)
         self._schedules.end(values)
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number of your own, such as "custom/distance", to the log: the next row has the
+        mean of the values since the last row."""
+        self._callbacks.log(name, value)
 
     def get_weights(self) -> dict[str, Any]:
         """Return the learned networks by name: trees of NumPy arrays with an axis of seeds."""
@@ -313,8 +321,7 @@ class Agent:
 
     def close(self) -> None:
         """Release environments and their processes."""
-        if self._trainer is not None:
-            self._trainer.close()
+        self._lazy.close()
         self.evaluator.close()
 
     @property
@@ -329,7 +336,7 @@ class Agent:
     @property
     def steps(self) -> int:
         """Transitions per seed so far."""
-        return self._position().iterations * self.num_envs
+        return self._lazy.position.iterations * self.num_envs
 
     def __repr__(self) -> str:
         seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
@@ -338,42 +345,31 @@ class Agent:
     @property
     def trainer(self) -> Trainer:
         """The trainer, which is made or restored when it is first asked for."""
-        if self._trainer is None:
-            with self._on_device():
-                self._trainer = self._factory.make(self._loaded)
-            self._loaded = None
-        return self._trainer
+        return self._lazy.trainer
 
     @property
     def state(self) -> Any:
         """The training state of the algorithm, with a leading axis of seeds."""
-        return self._learner().state
+        return self._lazy.learner.state
 
     def load_snapshot(self, snapshot: Snapshot, refill: bool) -> None:
         """Take over a snapshot. Training from one without experience needs `refill`."""
-        with self._on_device():
-            self._loaded = self._factory.load(snapshot, refill)
+        self._lazy.load(snapshot, refill)
 
     def capture(self, experience: bool) -> tuple[Any, Any]:
         """Return the groups of arrays and the manifest of a checkpoint, on the host."""
-        loaded, scores = self._loaded, self.evaluator.scores
-        snapshot = self.trainer.snapshot(experience) if loaded is None else loaded.snapshot
+        snapshot, scores = self._lazy.snapshot(experience), self.evaluator.scores
         manifest = self._metadata() | {
             "position": dataclasses.asdict(snapshot.position),
             "scores": None if scores is None else scores.tolist(),
             "draws": self._draws,
+            "callbacks": self._callbacks.state_dict(),
         }
         return snapshot.groups(experience), manifest
 
     def _metadata(self) -> dict[str, Any]:
         """The manifest's description, from which `load` builds this agent."""
-        return describe_setup(self, self.algorithm.name, self.spec) | {
-            "num_seeds": self.num_seeds,
-            "num_envs": self.num_envs,
-            "own_networks": self.algorithm.networks != Networks(),
-            "loss_addons": [addon_name(addon) for addon in self.algorithm.loss_addons],
-            **self._schedules.describe(),
-        }
+        return describe_agent(self) | self._schedules.describe()
 
     def _describe(self) -> Description:
         best = jax.device_get(jax.tree.map(lambda x: x[self.evaluator.best], self._policies()))
@@ -381,14 +377,6 @@ class Agent:
 
     def _policies(self) -> Any:
         return self.algorithm.policy(self.state)
-
-    def _learner(self) -> LearnerState:
-        return self._loaded.learner if self._loaded else self.trainer.learner
-
-    def _position(self) -> Position:
-        if self._loaded:
-            return self._loaded.snapshot.position
-        return self._trainer.position if self._trainer else Position()
 
     def _query(self, name: str, observation: Any, action: Any = None) -> Any:
         """Call a function of the algorithm with the networks of the best seed."""

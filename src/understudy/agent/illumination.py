@@ -32,8 +32,15 @@ from understudy.qd.repertoire import corrected
 from understudy.qd.run import Position, QDSummary, TrainableRepertoire
 from understudy.qd.snapshot import capture, restore
 from understudy.runs import checkpoint
+from understudy.runs.callbacks import (
+    BETWEEN_CHUNKS,
+    Callbacks,
+    CallbacksArgument,
+    check_callbacks,
+    refuse_hooks,
+)
 from understudy.runs.config import QDRunConfig
-from understudy.runs.run import Callback, Run, check_callbacks
+from understudy.runs.run import Run
 from understudy.runs.run_directory import CURVE
 from understudy.state_dict import state_dict
 from understudy.training.devices import set_up_device
@@ -47,6 +54,7 @@ from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError, EnvironmentError
 
 HEAT_MAP = "heat_map.png"
+AGENT_HOOKS = (*BETWEEN_CHUNKS, "on_evaluation")  # which only the training of an agent calls
 
 
 class Illumination:
@@ -99,7 +107,7 @@ class Illumination:
         self._plan = Plan(td3, self._source.spec, self.descriptor, config, seed)
         if config.grid is not None:
             self._plan.cells()  # refuses a grid that does not fit the descriptor
-        self._position = Position()
+        self._position, self._callbacks = Position(), Callbacks()
         self._resumable = True  # False if a checkpoint lacks the experience
         self.run_id = secrets.token_hex(8)  # identifies the run in its directory
 
@@ -111,17 +119,19 @@ class Illumination:
         run: QDRunConfig | None = None,
         run_dir: str | Path | None = None,
         logger: Any = None,
-        callbacks: tuple[Callback, ...] = (),
+        callbacks: CallbacksArgument = (),
         progress: bool = True,
     ) -> QDSummary:
         """Evaluate that many more policies (in whole generations), and keep the best of each cell.
 
         A `run_dir` gets the log (progress.csv), the map (heat_map.png), curves and checkpoints.
-        SIGINT and SIGTERM end the run after a generation, with a checkpoint.
-        """
+        SIGINT and SIGTERM end the run after a generation, with a checkpoint. Callbacks are
+        `us.Callback` objects (on_train_start, on_log, on_checkpoint, on_train_end), or functions of
+        the row of the log."""
         evaluations = whole_number("evaluations", evaluations, 1)
         callbacks = check_callbacks(callbacks)
         tell_departures(self, self.evaluations)
+        refuse_hooks(callbacks, AGENT_HOOKS, "illuminate")
         if not self._resumable:
             raise CheckpointError(
                 "this checkpoint holds a repertoire to use, but not the experience to go on from"
@@ -134,8 +144,9 @@ class Illumination:
             )
             stop = self.evaluations + math.ceil(evaluations / size) * size
             title = f"{self.name} on {self.env_name or 'your environment'}"
-            illumination = Run(trainable, config, stop, self._metadata(), title)
-            return trainable.summary(illumination.execute(run_dir, logger, callbacks, progress))
+            self._callbacks = later = self._callbacks.follow(callbacks)
+            illumination = Run(trainable, config, stop, self._metadata(), title, later, self)
+            return trainable.summary(illumination.execute(run_dir, logger, progress))
 
     @property
     def repertoire(self) -> Repertoire:
@@ -166,6 +177,10 @@ class Illumination:
         """Play the policies of these cells in the episodes in which they were found."""
         with self._on_device():
             return self.illuminator.replay(self._filled(cells))
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number of your own to the next row of the log."""
+        self._callbacks.log(name, value)
 
     def save(self, path: str | Path, experience: bool = True) -> Path:
         """Write a checkpoint directory. It holds arrays and JSON only; loading runs no code."""
@@ -224,6 +239,7 @@ class Illumination:
             self._resumable = restore(self.illuminator, stored)
         self._position = manifest.position
         self.preset, self.run_id = about["preset"], about["run"]
+        self._callbacks = Callbacks(stored=about["callbacks"])
 
     @property
     def name(self) -> str:
@@ -258,7 +274,7 @@ class Illumination:
     def capture(self, experience: bool) -> tuple[Any, Any]:
         """Return the groups of arrays and the manifest of a checkpoint, on the host."""
         groups, manifest = capture(self.illuminator, self._position, experience)
-        return groups, self._metadata() | manifest
+        return groups, self._metadata() | manifest | {"callbacks": self._callbacks.state_dict()}
 
     def _metadata(self) -> dict[str, Any]:
         """The manifest's description, from which `load` builds this object."""

@@ -24,6 +24,7 @@ from understudy.ops.schedules import Curve, Schedule, from_description
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
 from understudy.runs import checkpoint, schema
+from understudy.runs.callbacks import is_state
 from understudy.runs.schema import Kind, optional, table, text, whole
 from understudy.training.snapshot import Position
 from understudy.types import CheckpointError, EnvironmentError, Spec
@@ -50,6 +51,7 @@ COMMON: dict[str, Kind] = {
     "config": table,
     "spec": table,
     "position": table,
+    "callbacks": is_state,
 }
 AGENT = COMMON | {
     "num_seeds": whole(1, 2**16),
@@ -160,6 +162,17 @@ def describe_setup(owner: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
         "run": owner.run_id,
         "config": dataclasses.asdict(owner.config),
         "spec": dataclasses.asdict(spec),
+    }
+
+
+def describe_agent(agent: Any) -> dict[str, Any]:
+    """Return the part of a manifest that describes an agent, without its schedules."""
+    algorithm = agent.algorithm
+    return describe_setup(agent, algorithm.name, agent.spec) | {
+        "num_seeds": agent.num_seeds,
+        "num_envs": agent.num_envs,
+        "own_networks": algorithm.networks != Networks(),
+        "loss_addons": [addon_name(addon) for addon in algorithm.loss_addons],
     }
 
 

@@ -1,7 +1,9 @@
 """Make the trainer of an agent, or restore it from a snapshot."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from understudy.distributed.config import Cluster, widened
 from understudy.envs.base import NativeEnv
@@ -11,7 +13,7 @@ from understudy.state_dict import load_state_dict
 from understudy.training.devices import find_sharding
 from understudy.training.factory import Source, check_workers, make_trainer
 from understudy.training.initialization import learner_shapes
-from understudy.training.snapshot import Snapshot
+from understudy.training.snapshot import Position, Snapshot
 from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import CheckpointError, ConfigError
@@ -78,3 +80,51 @@ class TrainerFactory:
             trainer.close()
             raise
         return trainer
+
+
+@final
+class LazyTrainer:
+    """The trainer of an agent, which is made, or restored from a snapshot, when it is first asked
+    for. Until then the learner and the position of the snapshot are read."""
+
+    def __init__(
+        self, factory: TrainerFactory, on_device: Callable[[], AbstractContextManager[Any]]
+    ):
+        self._factory, self._on_device = factory, on_device
+        self._trainer: Trainer | None = None
+        self._loaded: LoadedLearner | None = None
+
+    def load(self, snapshot: Snapshot, refill: bool) -> None:
+        """Continue from a snapshot; from one without experience only with `refill`."""
+        with self._on_device():
+            self._loaded = self._factory.load(snapshot, refill)
+
+    @property
+    def trainer(self) -> Trainer:
+        if self._trainer is None:
+            with self._on_device():
+                self._trainer = self._factory.make(self._loaded)
+            self._loaded = None
+        return self._trainer
+
+    @property
+    def learner(self) -> LearnerState:
+        return self._loaded.learner if self._loaded else self.trainer.learner
+
+    @property
+    def version(self) -> Any:
+        """An object that is another one after the learner has changed."""
+        return self._loaded.learner if self._loaded else self.trainer.version
+
+    @property
+    def position(self) -> Position:
+        if self._loaded:
+            return self._loaded.snapshot.position
+        return self._trainer.position if self._trainer else Position()
+
+    def snapshot(self, experience: bool) -> Snapshot:
+        return self._loaded.snapshot if self._loaded else self.trainer.snapshot(experience)
+
+    def close(self) -> None:
+        if self._trainer is not None:
+            self._trainer.close()

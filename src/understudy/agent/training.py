@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from understudy.runner import Description
+from understudy.runs.callbacks import Episode
 from understudy.runs.csv_log import LogRow
 from understudy.runs.run_directory import CURVE
 from understudy.runs.trainable import Capture, Trainable
@@ -54,6 +55,7 @@ class TrainableAgent(Trainable):
 
     def __post_init__(self) -> None:
         self.batch, self.position = self.trainer.setup.num_envs, self.trainer.position
+        self.chunk = self.batch * self.trainer.chunk_iterations
         self._logged_steps = self.count
 
     @property
@@ -62,7 +64,12 @@ class TrainableAgent(Trainable):
 
     def advance(self, iterations: int) -> None:
         self.trainer.advance(iterations)
+
+    def block_until_ready(self) -> None:
         self.trainer.block_until_ready()
+
+    def new_episodes(self) -> list[Episode]:
+        return [Episode(*one) for one in self.trainer.new_episodes()]
 
     def interrupt(self) -> None:
         self.trainer.interrupted = True

@@ -76,6 +76,7 @@ class ClusterTrainer(Trainer):
         self.setup = setup
         self.update_schedule = self._make_update_schedule()
         self._refuse_long_chunks()
+        self.chunk_iterations = self._length
         self._ray = join(cluster)
         self._recipe = Recipe(setup, source, guard)
         if cluster.collectors:
@@ -89,7 +90,7 @@ class ClusterTrainer(Trainer):
         self._version, self._published = 0, None
         # Returns and lengths for each seed.
         self._no_episodes: Episodes = [(np.zeros(0), np.zeros(0, np.int64))] * setup.num_seeds
-        self._episodes = [self._no_episodes]
+        self._episodes, self._known = [self._no_episodes], 1  # of deliveries; see `new_episodes`
         self._faults: dict[tuple[int, int], dict[str, int]] = {}  # by slot and attempt
         self._staleness: list[int] = []
         self._dropped = 0
@@ -242,12 +243,21 @@ class ClusterTrainer(Trainer):
     # -- metrics and checkpoints --------------------------------------------------------------
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        taken, self._episodes = self._episodes, [self._no_episodes]
+        taken, self._episodes, self._known = self._episodes, [self._no_episodes], 1
         joined = []
         for of_seed in zip(*taken, strict=True):
             returns, lengths = zip(*of_seed, strict=True)
             joined.append((np.concatenate(returns), np.concatenate(lengths)))
         return joined
+
+    def new_episodes(self) -> list[tuple[int, float, int]]:
+        arrived, self._known = self._episodes[self._known :], len(self._episodes)
+        return [
+            (seed_index, float(total), int(length))
+            for of_delivery in arrived
+            for seed_index, (returns, lengths) in enumerate(of_delivery)
+            for total, length in zip(returns, lengths, strict=True)
+        ]
 
     def faults(self) -> dict[str, int]:
         total: Counter[str] = Counter()

@@ -69,7 +69,7 @@ class TrainableRepertoire(Trainable):
     unit: ClassVar[str] = "evaluations"
 
     def __post_init__(self) -> None:
-        self.batch = self.illuminator.plan.size
+        self.batch = self.chunk = self.illuminator.plan.size
         self._first, self._begun = self.count, self.position.seconds
         self._logged_steps, self._logged_seconds = self.position.steps, self.position.seconds
         self._pace = 0.0  # generations per second
@@ -87,6 +87,9 @@ class TrainableRepertoire(Trainable):
         self._pace = number / max(time.perf_counter() - before, 1e-9)
         self.position.generations = int(self.illuminator.state.generation)
         self._add_counts()
+
+    def block_until_ready(self) -> None:
+        """Do nothing: `advance` has waited."""
 
     def interrupt(self) -> None:
         """Do nothing: a generation cannot be interrupted."""

@@ -4,12 +4,13 @@ until a callback or a signal asks to stop."""
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
 import jax
 
+from understudy.runs.callbacks import BETWEEN_CHUNKS, Callbacks
 from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.csv_log import LogRow
 from understudy.runs.loggers import open_loggers
@@ -18,20 +19,9 @@ from understudy.runs.run_directory import RunDirectory
 from understudy.runs.signals import Interrupted, Interruption
 from understudy.runs.trainable import Trainable
 from understudy.training.update_schedule import next_multiple
-from understudy.types import ClusterError, ConfigError, UnderstudyError
+from understudy.types import ClusterError, UnderstudyError
 
 SECONDS_BETWEEN = 60.0  # checkpoints, if no interval is set
-
-Callback = Callable[[LogRow], bool | None]
-"""Receives each row of the log; training ends if it returns True."""
-
-
-def check_callbacks(given: Any) -> tuple[Any, ...]:
-    """Return the callbacks, one or several."""
-    several = (given,) if callable(given) else given
-    if not isinstance(several, tuple | list) or not all(map(callable, several)):
-        raise ConfigError(f"callbacks are functions of the row, one or several, got {given!r}")
-    return tuple(several)
 
 
 @final
@@ -46,13 +36,12 @@ class Run:
     metadata: dict[str, Any]
     """The description of the run for `run.json` and loggers."""
     title: str
+    callbacks: Callbacks = dataclasses.field(default_factory=Callbacks)
+    owner: Any = None
+    """The agent, or the illumination, that callbacks get."""
 
     def execute(
-        self,
-        run_dir: str | Path | None = None,
-        logger: Any = None,
-        callbacks: Sequence[Callback] = (),
-        progress: bool = False,
+        self, run_dir: str | Path | None = None, logger: Any = None, progress: bool = False
     ) -> list[LogRow]:
         """Advance to `stop`; log to the directory, the loggers, the progress bar (if wanted) and
         the callbacks. Return the rows of the log."""
@@ -74,19 +63,23 @@ class Run:
                 unit, now = trainable.unit, lambda: trainable.count
                 bar = Progress(self.stop, self.title, unit=unit, now=now)
                 outputs.append(stack.enter_context(bar).update)
-            self._callbacks = [*outputs, *callbacks]
+            self._outputs = outputs
             return self._loop()
 
     def _loop(self) -> list[LogRow]:
-        trainable, self._history = self.trainable, []
+        trainable, self._history, self._stopping = self.trainable, [], False
         begun = self._ticked = self._clock = time.perf_counter()
         with Interruption(trainable.interrupt) as interruption:
             self._interruption = interruption
             with self._explaining_errors():
+                self._call("on_train_start", self.owner)
                 # After an interruption only the checkpoint is written: a resumed run logs the rest.
                 while not interruption.signal and self._report() and trainable.count < self.stop:
                     self._advance()
             self._save()
+            if not interruption.signal:
+                self._notify_of_checkpoints()
+                self._call("on_train_end", self.owner)
             interruption.raise_signal()
         self.seconds = time.perf_counter() - begun
         return self._history
@@ -96,7 +89,11 @@ class Run:
         trainable, before = self.trainable, self.trainable.count
         intervals = self.config.intervals(trainable.batch)
         until = min([self.stop, *(next_multiple(before, every) for every in intervals if every)])
-        trainable.advance(-(-(until - before) // trainable.batch))
+        if self.callbacks.wanted(*BETWEEN_CHUNKS):
+            self._advance_by_chunks(until)
+        else:
+            trainable.advance(-(-(until - before) // trainable.batch))
+        trainable.block_until_ready()
         if self._directory is None or self._interruption.signal:
             return
         due = time.monotonic() - self._directory.saved_at > SECONDS_BETWEEN
@@ -104,40 +101,82 @@ class Run:
             due = _crossed(before, trainable.count, intervals.checkpoint)
         if due:
             self._save()
+            self._notify_of_checkpoints()
+
+    def _advance_by_chunks(self, until: int) -> None:
+        """Advance, and call callbacks at the multiples of a chunk. The device may still compute
+        when they are called."""
+        trainable, callbacks, chunk = self.trainable, self.callbacks, self.trainable.chunk
+        while trainable.count < until and not self._stopping and not self._interruption.signal:
+            before = trainable.count
+            stop = min(until, next_multiple(before, chunk))
+            trainable.advance(-(-(stop - before) // trainable.batch))
+            self._take_in_episodes()
+            if _crossed(before, trainable.count, chunk):
+                with self._saving_on_error():
+                    self._stopping |= callbacks.end_chunk(self.owner, trainable.count)
+
+    def _take_in_episodes(self) -> None:
+        if self.callbacks.wanted("on_episode"):
+            self.callbacks.add_episodes(self.trainable.new_episodes())
 
     def _report(self) -> bool:
-        """Log and evaluate if that is due; return False if a callback asks to stop.
+        """Log and evaluate if that is due; return False if a callback has asked to stop.
 
         Rows are due relative to the last row of the log. A resumed run therefore begins with the
         rows that were due before its interruption."""
         trainable, intervals = self.trainable, self.config.intervals(self.trainable.batch)
         count, logged = trainable.count, trainable.position.logged * trainable.batch
-        ended = count >= self.stop and count > logged
+        ended = (count >= self.stop or self._stopping) and count > logged
         evaluating = ended or _crossed(logged, count, intervals.evaluate)
         if not evaluating and not _crossed(logged, count, intervals.log):
-            return True
+            return not self._stopping
         seconds = self._tick() - self._clock
         # Evaluate first: an evaluation may be interrupted, and metrics can be read only once.
         in_one_row = evaluating and intervals.evaluate is not None
         scores = self._evaluate() if in_one_row else {}
-        stopping = self._log(trainable.metrics(seconds) | scores)
-        if (ended or stopping) and not scores and (scores := self._evaluate()):
+        self._take_in_episodes()  # before they are counted in a row
+        self._log(trainable.metrics(seconds) | scores)
+        if (ended or self._stopping) and not scores and (scores := self._evaluate()):
             self._log(trainable.counters() | scores)
         self._clock = self._tick()
-        return not stopping
+        return not self._stopping
 
     def _evaluate(self) -> LogRow:
         with self._interruption.interruptible():
-            return self.trainable.evaluate()
+            results = self.trainable.evaluate()
+        if results:
+            self._call("on_evaluation", self.owner, results)
+        return results
 
-    def _log(self, row: LogRow) -> bool:
-        """Add a row to the log; return whether a callback asks to stop."""
+    def _log(self, row: LogRow) -> None:
+        """Add a row to the log."""
         self.trainable.position.logged = self.trainable.count // self.trainable.batch
+        row |= self.callbacks.take_logged()
         self._history.append(row)
+        with self._saving_on_error():
+            for output in self._outputs:
+                output(row)
+        self._call("on_log", self.owner, row)
+        self._notify_of_checkpoints()
+
+    def _notify_of_checkpoints(self) -> None:
+        """Call `on_checkpoint` for those that were written since the last call."""
+        if self._directory is not None and self.callbacks.wanted("on_checkpoint"):
+            for place in self._directory.take_written():
+                self._call("on_checkpoint", self.owner, place)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        with self._saving_on_error():
+            self._stopping |= self.callbacks.call(hook, *arguments)
+
+    @contextlib.contextmanager
+    def _saving_on_error(self) -> Iterator[None]:
+        """Save if a callback raises an error: it must not cost what was learned."""
         try:
-            return any([callback(row) for callback in self._callbacks])
+            yield
         except Exception:
-            self._save()  # an error of a callback must not cost what was learned
+            self._save()
             raise
 
     def _tick(self) -> float:

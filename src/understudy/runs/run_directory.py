@@ -41,6 +41,7 @@ class RunDirectory:
         self._title, self._keep = title, keep
         self._log_fails = False
         self._logged = False  # since the last checkpoint
+        self._submitted: list[Path] = []  # checkpoints, see `take_written`
 
     def __enter__(self) -> "RunDirectory":
         with ExitStack() as stack:
@@ -93,6 +94,12 @@ class RunDirectory:
         self._writer.wait()
         return max(checkpoint.numbered(self.path), default=None)
 
+    def take_written(self) -> list[Path]:
+        """Wait for writes; return the checkpoints that were written since the last call."""
+        self._writer.wait()
+        written, self._submitted = [place for place in self._submitted if place.is_dir()], []
+        return written
+
     def _save(self, place: Path, world: bool) -> None:
         groups, manifest = self.trainable.capture(world)
 
@@ -100,6 +107,7 @@ class RunDirectory:
             checkpoint.write(place, groups, manifest)
             checkpoint.prune(self.path, self._keep)
 
+        self._submitted = [*self._submitted[-9:], place]
         self._writer.submit(str(place), write)
 
     def _save_policy(self) -> None:

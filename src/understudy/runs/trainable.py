@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from understudy.runner import Description
+from understudy.runs.callbacks import Episode
 from understudy.runs.checkpoint import Arrays
 from understudy.runs.csv_log import LogRow
 
@@ -24,6 +25,8 @@ class Trainable(abc.ABC):
     """The counters in checkpoints; `logged` (iterations) and `seconds` among them."""
     capture: Capture
     """Returns the arrays and the manifest of a checkpoint, with or without the experience."""
+    chunk: int
+    """Growth of `count` after which callbacks may be called."""
     draw: Callable[[Path, str], object]
     """Draws pictures of the run into its directory, under a title."""
     describe_policy: Callable[[], Description] | None = None
@@ -38,6 +41,14 @@ class Trainable(abc.ABC):
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
         """Advance by one iteration or more, at most by so many."""
+
+    @abc.abstractmethod
+    def block_until_ready(self) -> None:
+        """Wait until the device has done what it was given."""
+
+    def new_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call."""
+        return []
 
     @abc.abstractmethod
     def interrupt(self) -> None:

@@ -13,8 +13,8 @@ from understudy.agent import Agent, agent_class, load
 from understudy.algorithms.config import Config
 from understudy.errors import ConfigError, DivergedError
 from understudy.runs import checkpoint
+from understudy.runs.callbacks import RowFunction
 from understudy.runs.config import RunConfig
-from understudy.runs.run import Callback
 from understudy.sweep.result import Outcome, SweepResult
 from understudy.sweep.space import Settings, Vary
 
@@ -84,7 +84,10 @@ class Task:
         return agent
 
     def train(
-        self, settings: Settings, callback: Callback, run_dir: Path | None = None
+        self,
+        settings: Settings,
+        callback: RowFunction,
+        run_dir: Path | None = None,
     ) -> tuple[np.ndarray, int]:
         """Train one setting, or continue its run in `run_dir`. Return the returns of the last
         evaluation, [repeats, episodes], and the steps of this call."""

@@ -82,11 +82,12 @@ class DeviceTrainer(Trainer):
 
     def __init__(self, setup: TrainingSetup, env: NativeEnv):
         self.states = States(*self.initialize(setup))
-        schedule, block, self._length = self.update_schedule, None, ITERATIONS_PER_PROGRAM
+        self._known = np.zeros(setup.num_seeds, np.int64)  # ended episodes, see `new_episodes`
+        schedule, block, self.chunk_iterations = self.update_schedule, None, ITERATIONS_PER_PROGRAM
         if schedule.regular:
             blocks = math.ceil(ITERATIONS_PER_PROGRAM / schedule.block_iterations)
             block = Block(schedule.block_updates, schedule.block_iterations, blocks)
-            self._length = blocks * block.iterations
+            self.chunk_iterations = blocks * block.iterations
         programs = _programs(setup.unseeded, env, block, self.sharding)
         begin, self.general_program, self.steady_program = programs
         streams = [seed_keys(setup.seed, setup.num_seeds, name) for name in (ACTING, ENVIRONMENT)]
@@ -96,8 +97,8 @@ class DeviceTrainer(Trainer):
         stop = self.position.iterations + iterations
         while self.position.iterations < stop and not self.interrupted:
             start = self.position.iterations
-            count = min(self._length, stop - start)
-            if count == self._length and self.update_schedule.steady(start, start + count):
+            count = min(self.chunk_iterations, stop - start)
+            if count == self.chunk_iterations and self.update_schedule.steady(start, start + count):
                 program, plan = self.steady_program, np.int32(self.position.updates)
             else:
                 program, plan = self.general_program, self.plan_iterations(start, count)
@@ -112,9 +113,9 @@ class DeviceTrainer(Trainer):
 
     def plan_iterations(self, start: int, count: int) -> When:
         """What each iteration of a program does; those beyond `count` do nothing."""
-        iterations = range(start, start + self._length)
+        iterations = range(start, start + self.chunk_iterations)
         owed = np.array([self.update_schedule.updates_after(i) for i in iterations])
-        active = np.arange(self._length) < count
+        active = np.arange(self.chunk_iterations) < count
         return When(
             active=active,
             random=np.array([self.update_schedule.random(i) for i in iterations]),
@@ -126,7 +127,7 @@ class DeviceTrainer(Trainer):
         """The scheduled values at each iteration of a program, [seeds, iterations]."""
         if self.hyper_schedules is None:
             return {}
-        iterations = range(start, start + self._length)
+        iterations = range(start, start + self.chunk_iterations)
         values = self.hyper_schedules.over(i * self.setup.num_envs for i in iterations)
         return {name: values[..., place] for place, name in enumerate(self.hyper_schedules.names)}
 
@@ -138,14 +139,25 @@ class DeviceTrainer(Trainer):
             for _, _, returns, lengths, ended in zip(*episodes, strict=True)
         ]
         fresh = self.world.episodes._replace(ended=jnp.zeros_like(self.world.episodes.ended))
-        self.world = self.world._replace(episodes=fresh)
+        self.world, self._known[:] = self.world._replace(episodes=fresh), 0
         return latest
+
+    def new_episodes(self) -> list[tuple[int, float, int]]:
+        """At most the latest `EPISODES_REMEMBERED` of a seed."""
+        _, _, returns, lengths, ended = jax.device_get(self.world.episodes)
+        known, self._known = np.maximum(self._known, ended - EPISODES_REMEMBERED), ended.copy()
+        return [
+            (seed, float(returns[seed, at]), int(lengths[seed, at]))
+            for seed in range(len(ended))
+            for at in np.arange(known[seed], ended[seed]) % EPISODES_REMEMBERED
+        ]
 
     def _acting_state_dict(self) -> StateDict:
         return state_dict(self.world)
 
     def _load_acting(self, acting: StateDict) -> None:
         self.world = load_state_dict(self.world, acting)
+        self._known = np.array(self.world.episodes.ended, np.int64)
 
     def close(self) -> None:
         """Nothing is stored outside the device's memory."""

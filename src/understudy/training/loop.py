@@ -42,11 +42,11 @@ class HostTrainer(Trainer):
         states = self.initialize(setup)
         self.states = self.transport = Transport(setup, self.buffer, *states)
         self._on_policy = setup.algorithm.needs.on_policy
-        self._chunk_steps = self._choose_chunk_steps()
+        self.chunk_iterations = self._choose_chunk_steps()
         self.collector = Collector(
             setup, envs, self.policy(), self.transport.form.read_policy,
             self.transport.act_device,
-            divided=self._chunk_steps > 1 and not self._on_policy,
+            divided=self.chunk_iterations > 1 and not self._on_policy,
         )  # fmt: skip
         self._use_policy(self._newest_policy())
 
@@ -65,12 +65,12 @@ class HostTrainer(Trainer):
             if self.interrupted and not self.collector.has_acted:
                 break
             now = self.position.iterations
-            if now % self._chunk_steps == 0:
+            if now % self.chunk_iterations == 0:
                 self._begin_chunk()
             elif not self.collector.has_acted:
                 self.collector.act(self.update_schedule.random(now))
             # Within a chunk the next actions need no other policy.
-            within = (now + 1) % self._chunk_steps > 0
+            within = (now + 1) % self.chunk_iterations > 0
             act_next = within and left > 0 and not self.interrupted
             random = act_next and self.update_schedule.random(now + 1)
             self.collector.step(self._on_policy, act_next, random)
@@ -92,7 +92,7 @@ class HostTrainer(Trainer):
 
     def _newest_policy(self) -> Tree:
         """The policy for a whole chunk. Within a rollout the learner's arrays are not donated."""
-        return self.transport.policy(lasting=self._chunk_steps > 1 and not self._on_policy)
+        return self.transport.policy(lasting=self.chunk_iterations > 1 and not self._on_policy)
 
     def _learn_from_record(self) -> None:
         if self.collector.record:
@@ -124,7 +124,7 @@ class HostTrainer(Trainer):
     def _acting_state_dict(self) -> StateDict:
         """In mid-chunk also the acting policy: the learner's is a later one."""
         arrays = self.collector.state_dict()
-        if self._on_policy or self.position.iterations % self._chunk_steps == 0:
+        if self._on_policy or self.position.iterations % self.chunk_iterations == 0:
             return arrays
         return arrays | add_prefix("policy", state_dict(self._acting_policy))
 
@@ -137,6 +137,9 @@ class HostTrainer(Trainer):
 
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         return self.collector.tally.take()
+
+    def new_episodes(self) -> list[tuple[int, float, int]]:
+        return self.collector.tally.new()
 
     def faults(self) -> dict[str, int]:
         return self.collector.envs.faults

@@ -110,6 +110,7 @@ class EpisodeTally:
         self._returns = np.zeros(num_seeds * num_envs)
         self._lengths = np.zeros(num_seeds * num_envs, np.int64)
         self._ended: list[list[tuple[float, int]]] = [[] for _ in range(num_seeds)]
+        self._known = [0] * num_seeds  # how many of these `new` has returned
 
     def add(self, step: HostStep) -> None:
         """Add one step of every row."""
@@ -131,7 +132,19 @@ class EpisodeTally:
         """Per seed: returns and lengths of the episodes that ended since the last call."""
         taken = [(np.array([r for r, _ in e]), np.array([n for _, n in e])) for e in self._ended]
         self._ended = [[] for _ in self._ended]
+        self._known = [0] * len(self._known)
         return taken
+
+    def new(self) -> list[tuple[int, float, int]]:
+        """Seed index, return and length of the episodes that ended since the last call, or since
+        `take`, which returns them too."""
+        fresh = [
+            (seed_index, *episode)
+            for seed_index, known in enumerate(self._known)
+            for episode in self._ended[seed_index][known:]
+        ]
+        self._known = [len(ended) for ended in self._ended]
+        return fresh
 
     def state_dict(self) -> StateDict:
         ended = [(m, *episode) for m, episodes in enumerate(self._ended) for episode in episodes]
@@ -146,3 +159,4 @@ class EpisodeTally:
         self._lengths[:] = arrays["lengths"]
         for seed_index, total, length in arrays["ended"]:
             self._ended[int(seed_index)].append((float(total), int(length)))
+        self._known = [len(ended) for ended in self._ended]

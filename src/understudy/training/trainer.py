@@ -60,6 +60,7 @@ class Trainer(abc.ABC):
     hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
     goal: int | None = None  # set from outside: the iterations at which training will end
+    chunk_iterations: int = 1  # `advance` loses no time if it returns at a multiple of these
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
@@ -69,6 +70,11 @@ class Trainer(abc.ABC):
     @abc.abstractmethod
     def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Per seed: returns and lengths of the episodes that ended since the last call."""
+
+    @abc.abstractmethod
+    def new_episodes(self) -> list[tuple[int, float, int]]:
+        """The seed index, return and length of the episodes that ended since the last call, or
+        since the last call of `episodes`, which returns them too."""
 
     @abc.abstractmethod
     def close(self) -> None:

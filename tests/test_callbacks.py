@@ -1,0 +1,127 @@
+"""The callbacks that are ready to use."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import understudy as us
+from understudy.callbacks import EarlyStopping, StopAtReturn, WandbArtifacts
+from understudy.types import CheckpointError, ConfigError
+
+
+def evaluations(callback, scores):
+    """How many evaluations it takes until the callback ends training."""
+    for count, score in enumerate(scores, start=1):
+        if callback.on_evaluation(None, {"eval/mean_reward": score}):
+            return count
+    return None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scores", "count"),
+    [
+        ((2,), [1, 2, 2, 1], 4),
+        ((2,), [1, 2, 1, 3, 2], None),
+        ((2, 1.0), [0, 1, 1.5, 1], None),  # 1 is not more than 1 above 0; 1.5 is
+        ((2, 1.0), [0, 1, 1], 3),
+        ((1,), [float("nan")], 1),
+    ],
+)
+def test_early_stopping(arguments, scores, count):
+    assert evaluations(EarlyStopping(*arguments), scores) == count
+
+
+def test_early_stopping_goes_on_where_it_was():
+    whole, first, second = EarlyStopping(3), EarlyStopping(3), EarlyStopping(3)
+    scores = [5, 4, 4, 4]
+    assert evaluations(whole, scores) == 4
+    assert evaluations(first, scores[:3]) is None
+    second.load_state_dict(first.state_dict())
+    assert evaluations(second, scores[3:]) == 1
+    with pytest.raises(CheckpointError, match=r"state of EarlyStopping is damaged: best is 'x'"):
+        second.load_state_dict({"best": "x", "waited": 0})
+
+
+def test_stop_at_return():
+    assert evaluations(StopAtReturn(10), [9, 9.9, 10, 11]) == 3
+    assert evaluations(StopAtReturn(10), [float("nan"), 9]) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: EarlyStopping(0), "patience must be at least 1"),
+        (lambda: EarlyStopping(2, -1.0), "min_delta must be at least 0"),
+        (lambda: StopAtReturn("high"), "threshold must be a finite number, got 'high'"),
+        (lambda: WandbArtifacts(best=False, last=False), "would upload nothing"),
+    ],
+)
+def test_wrong_arguments(make, problem):
+    with pytest.raises(ConfigError, match=problem):
+        make()
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A module like W&B's, with an open run, that notes what was uploaded."""
+    uploads = []
+
+    class Artifact:
+        def __init__(self, name, type, metadata):
+            self.name, self.type, self.metadata, self.files = name, type, metadata, []
+
+        def add_dir(self, path):
+            self.files.append(path)
+
+    def log_artifact(artifact, aliases):
+        uploads.append((artifact.name, artifact.type, artifact.metadata, artifact.files, aliases))
+
+    run = SimpleNamespace(id="r1", log_artifact=log_artifact)
+    fake = SimpleNamespace(run=run, Artifact=Artifact, uploads=uploads)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+AGENT = SimpleNamespace(steps=40)
+
+
+def tell(callback, path):
+    callback.on_checkpoint(AGENT, path / "best")
+    callback.on_checkpoint(AGENT, path / "000000000020")
+    callback.on_checkpoint(AGENT, path / "000000000040")
+    callback.on_train_end(AGENT)
+
+
+def test_artifacts_of_wandb(wandb, tmp_path):
+    tell(WandbArtifacts(), tmp_path)
+    about = ("checkpoint-r1", "model", {"steps": 40})
+    assert wandb.uploads == [
+        (*about, [str(tmp_path / "best")], ["best", "step-40"]),
+        (*about, [str(tmp_path / "000000000040")], ["last", "step-40"]),
+    ]
+    wandb.uploads.clear()
+    tell(WandbArtifacts(last=False, name="mine"), tmp_path)
+    assert [(name, aliases[0]) for name, *_, aliases in wandb.uploads] == [("mine", "best")]
+
+
+@pytest.mark.fault(35, "an upload that fails, or has no run, costs one warning")
+def test_an_upload_that_fails(wandb, tmp_path, caplog):
+    def fail(artifact, aliases):
+        raise OSError("no network")
+
+    wandb.run.log_artifact = fail
+    tell(WandbArtifacts(), tmp_path)
+    wandb.run = None
+    tell(WandbArtifacts(), tmp_path)
+    WandbArtifacts().on_train_end(AGENT)
+    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
+        "no network",
+        'no W&B run is open: give train(logger="wandb")',
+        "give train(run_dir=…) for checkpoints",
+    ]
+
+
+def test_the_names_are_public():
+    assert us.callbacks.EarlyStopping is EarlyStopping
+    assert issubclass(EarlyStopping, us.Callback)
