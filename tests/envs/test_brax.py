@@ -254,3 +254,11 @@ understudy.envs.make.resolve("brax:halfcheetah")
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
     assert not list(tmp_path.iterdir())
+
+
+def test_arguments():
+    env = resolve("brax:ant", env_args={"max_steps": 7, "ctrl_cost_weight": 0.1})
+    assert env == brax("ant", max_steps=7, options={"ctrl_cost_weight": 0.1})
+    assert resolve("brax:ant/positional", env_args={"max_steps": 7}).backend == "positional"
+    with pytest.raises(us.UnderstudyError, match=r"env_args wrong=1.*ctrl_cost_weight"):
+        resolve("brax:ant", env_args={"wrong": 1})

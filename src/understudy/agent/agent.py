@@ -22,6 +22,7 @@ from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import whole_number
 from understudy.algorithms.spec_check import adapt_spec
 from understudy.distributed.config import Cluster
+from understudy.envs.arguments import check_env_args
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
@@ -64,10 +65,12 @@ class Agent:
         guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
+        env_args: dict[str, Any] | None = None,
         **settings: Any,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
-        environment, a vector environment or a native one. `settings` are fields of the config:
+        environment, a vector environment or a native one; `env_args` are the keyword arguments of
+        one that is given by its name. `settings` are fields of the config:
         `us.SAC("Hopper-v5", gamma=0.98)` is the preset for Hopper-v5 with another γ. A whole
         `config` is used as it is. `num_seeds` agents are trained at once, with seeds seed,
         seed + 1 … `env_workers` processes step the environments; with 0 this process does. `guard`
@@ -77,7 +80,8 @@ class Agent:
         self.env_name, kind = env if isinstance(env, str) else None, self.algorithm_class
         config, self.preset = choose_config(kind.config_class, self.env_name, config, settings)
         self._on_device = set_up_device(device)
-        self._source = resolve(env, num_envs, kind.num_envs)
+        self._source = resolve(env, num_envs, kind.num_envs, env_args)
+        self.env_args = check_env_args(env_args)
         self._class_name = name_of_class(env)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self._source = with_frame_stack(self._source, config.frame_stack)
@@ -214,6 +218,7 @@ class Agent:
         cluster: Cluster | None = None,
         trust_environment: bool = False,
         device: str | None = None,
+        env_args: dict[str, Any] | None = None,
     ) -> Any:
         """Restore an agent from a checkpoint, or from the newest good one of a run directory.
 
@@ -222,7 +227,7 @@ class Agent:
         only act), `networks`, `loss_addons`, `schedules` that are your own functions, and the
         `cluster` of a run that had joined one by its address. Loading runs no code that the
         checkpoint names: an environment "module:Id" is made only if that module is imported
-        already, or with `trust_environment`.
+        already, or with `trust_environment`. `env_args` replace those that are stored.
 
         Training resumes bit for bit if the checkpoint holds the experience. One without (`best`)
         trains on only with `refill`, which collects new experience before it learns."""
@@ -232,8 +237,9 @@ class Agent:
         manifest = read(path) if own is None else read(path, own.name, own.config_class)
         about, arrays, given = manifest.about, manifest.stored.groups, schedules or {}
         manifest.check_inputs(networks, loss_addons, given)
+        env_args = manifest.choose_env_args(env, env_args, trust_environment)
         agent = (agent_class(about["algorithm"]) if own is None else cls)(
-            manifest.choose_environment(env, trust_environment),
+            manifest.choose_environment(env, env_args),
             manifest.config,
             seed=about["seed"],
             num_seeds=about["num_seeds"],
@@ -244,9 +250,11 @@ class Agent:
             guard=manifest.guard,
             cluster=manifest.choose_cluster(cluster),
             device=device,
+            env_args=None if env is None else env_args,
         )
         manifest.refuse_other_spec("trained", agent.spec)
-        agent.env_name = about["env"] if env is None else agent.env_name
+        if env is None:
+            agent.env_name, agent.env_args = about["env"], env_args
         snapshot = Snapshot(manifest.position, arrays["learner"], arrays.get("world"))
         agent.load_snapshot(snapshot, refill)
         known = {name: curve for name, curve in manifest.schedules.items() if curve is not None}

@@ -20,11 +20,11 @@ from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.distributed.config import Cluster
 from understudy.distributed.episode_runner import RemoteEpisodeRunner, check_cluster
+from understudy.envs.arguments import check_env_args
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
-from understudy.envs.names import refuse_foreign_module
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig, QDConfig
 from understudy.qd.illuminators import HostIlluminator, Illuminator, NativeIlluminator, Reevaluation
 from understudy.qd.map_elites import Plan
@@ -76,10 +76,11 @@ class Illumination:
         guard: Guard = DEFAULT_GUARD,
         cluster: Cluster | None = None,
         device: str | None = None,
+        env_args: dict[str, Any] | None = None,
         **settings: Any,
     ):
-        """`env` is as for agents; its actions must be continuous. `descriptor` measures behaviors:
-        the name of one that the environment has (None: its usual one), or your own
+        """`env` and `env_args` are as for agents; actions must be continuous. `descriptor` measures
+        behaviors: the name of one that the environment has (None: its usual one), or your own
         `us.Descriptor`. `settings` are fields of the config that override the preset for the
         environment; a whole `config` is used as it is. The collectors of a `cluster` play the
         episodes."""
@@ -88,7 +89,8 @@ class Illumination:
         config, self.preset = choose_config(self.config_class, self.env_name, config, settings)
         self._on_device = set_up_device(device)
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
-        self._source: Source = resolve(env)
+        self._source: Source = resolve(env, env_args=env_args)
+        self.env_args = check_env_args(env_args)
         check_workers(env_workers, self._source)
         if not isinstance(config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
@@ -202,17 +204,18 @@ class Illumination:
         cluster: Cluster | None = None,
         trust_environment: bool = False,
         device: str | None = None,
+        env_args: dict[str, Any] | None = None,
     ) -> Any:
         """Restore a run, to resume it bit for bit or to use its repertoire. An environment or a
         descriptor of your own must be given again. Without a `cluster` the run has the one it had;
         `us.Cluster()` uses this process alone. An environment "module:Id" is made only if that
-        module is imported already, or with `trust_environment`."""
+        module is imported already, or with `trust_environment`. `env_args` replace the stored
+        ones."""
         manifest = read(path, cls.method)
         about, given = manifest.about, {"env": env, "descriptor": descriptor}
         missing = [name for name, own in given.items() if own is None and about[name] is None]
         manifest.refuse_missing(missing, "load")
-        if env is None and not trust_environment:
-            refuse_foreign_module(about["env"])
+        env_args = manifest.choose_env_args(env, env_args, trust_environment)
         found = cls(
             about["env"] if env is None else env,
             manifest.config,
@@ -222,6 +225,7 @@ class Illumination:
             guard=manifest.guard,
             cluster=manifest.choose_cluster(cluster),
             device=device,
+            env_args=env_args,
         )
         found._restore(manifest)
         return found
@@ -297,7 +301,7 @@ class Illumination:
         """Return an agent that acts by this policy. Its critics are those of TD3, if it learns."""
         td3 = self._plan.td3
         agent = TD3Agent(self._source, td3.config, seed=self.seed, num_envs=1, guard=self.guard)
-        agent.env_name, agent.preset = self.env_name, self.preset
+        agent.env_name, agent.env_args, agent.preset = self.env_name, self.env_args, self.preset
         networks = {"actor": policy}
         for learner in self.illuminator.state.emitter:
             if isinstance(learner, LearnerState):

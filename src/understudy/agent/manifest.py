@@ -16,6 +16,7 @@ from understudy.algorithms import available
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import shown_name
 from understudy.distributed.config import Cluster
+from understudy.envs.arguments import check_env_args
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve, without_environment
 from understudy.envs.names import refuse_foreign_module
@@ -42,6 +43,7 @@ COMMON: dict[str, Kind] = {
     "understudy": text,
     "algorithm": text,
     "env": optional(text),
+    "env_args": table,
     "preset": text,
     "seed": whole(0, 2**32 - 1),
     "env_workers": whole(0, 1_024),
@@ -74,6 +76,7 @@ class Manifest:
     stored: checkpoint.Stored
     config: Any
     spec: Spec
+    env_args: dict[str, Any]
     guard: Guard
     cluster: Cluster | None
     position: Any
@@ -127,7 +130,17 @@ class Manifest:
             )
         return self.cluster if given is None else given
 
-    def choose_environment(self, given: Any, trusted: bool) -> Any:
+    def choose_env_args(self, env: Any, given: Any, trusted: bool) -> dict[str, Any]:
+        """Return the given arguments, or else the stored ones, unless another environment is
+        given. A file alone must decide neither a module to import nor a file to open."""
+        name, stored = self.about["env"], self.env_args
+        if env is None and name is not None and not trusted:
+            refuse_foreign_module(name, stored if given is None else {})
+        if given is not None:
+            return check_env_args(given)
+        return stored if env is None or (isinstance(env, str) and env == name) else {}
+
+    def choose_environment(self, given: Any, env_args: dict[str, Any]) -> Any:
         """Return the given environment, or else the stored one; one that cannot be made is replaced
         by a source that explains it when the agent needs an environment."""
         if given is not None:
@@ -135,10 +148,8 @@ class Manifest:
         name = self.about["env"]
         if name is None:
             return without_environment(self.spec, "give us.load(…) its env (--env module:Class)")
-        if not trusted:
-            refuse_foreign_module(name)
         try:
-            return resolve(name, self.about["num_envs"])
+            return resolve(name, self.about["num_envs"], env_args=env_args)
         except EnvironmentError as error:
             return without_environment(self.spec, str(error))
 
@@ -154,6 +165,7 @@ def describe_setup(owner: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
         "understudy": __version__,
         "algorithm": algorithm,
         "env": owner.env_name,
+        "env_args": owner.env_args,
         "preset": owner.preset,
         "seed": owner.seed,
         "env_workers": owner.env_workers,
@@ -236,6 +248,7 @@ def _parse(stored: checkpoint.Stored, explores: bool, config_class: Any) -> Mani
         stored=stored,
         config=config_class(**about["config"]),
         spec=spec,
+        env_args=check_env_args(about["env_args"]),
         guard=Guard(**about["guard"]),
         cluster=None if about["cluster"] is None else Cluster(**about["cluster"]),
         position=_position(QDPosition if explores else Position, about["position"]),

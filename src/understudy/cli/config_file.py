@@ -9,6 +9,9 @@ steps = 20_000
 
 [sac]                     # overrides the top level
 learning_rate = 1e-3
+
+[env_args]                # keyword arguments of the environment
+g = 9.81
 """
 
 import json
@@ -22,6 +25,7 @@ from understudy.cli.settings import Plan, Schema, field_names
 from understudy.errors import ConfigError
 
 NAMES = ("algorithm", "env")  # the keys at the top that are no settings
+ENV_ARGS = "env_args"  # the table that holds no settings
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -49,13 +53,16 @@ def settings_in(
     found: dict[str, dict[str, Any]] = {"": {}, **{table: {} for table in known}}
     problems = []
     for key, value in content.items():
-        if key in known and isinstance(value, dict):
+        if key == ENV_ARGS:
+            problems += [] if isinstance(value, dict) else [f"{key} is a table: write [{key}]"]
+        elif key in known and isinstance(value, dict):
             found[key] = value
         elif key in known:
             problems.append(f"{key} is the name of a table: write [{key}]")
         elif isinstance(value, dict):
-            tables = ", ".join(f"[{name}]" for name in known)
-            problems.append(f"unknown table [{key}]{nearest(key, known)}; there are: {tables}")
+            tables = [*known, ENV_ARGS]
+            shown = ", ".join(f"[{name}]" for name in tables)
+            problems.append(f"unknown table [{key}]{nearest(key, tables)}; there are: {shown}")
         elif key not in NAMES:
             found[""][key] = value
     known[""] = known[schema.name]
@@ -65,6 +72,13 @@ def settings_in(
         found[table] = {key: value for key, value in values.items() if key in known[table]}
     settings = found["run"] | found[""] | found[schema.name]
     return settings, [f"{path}: {'; '.join(problems)}"] if problems else []
+
+
+def env_args_in(content: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of the environment in a file. "none" means None, which TOML lacks."""
+    table = content.get(ENV_ARGS)
+    given = table.items() if isinstance(table, dict) else ()
+    return {name: None if value == "none" else value for name, value in given}
 
 
 def _explain_unknown(key: str, table: str, schema: Schema) -> str:
@@ -91,13 +105,16 @@ def text(plan: Plan) -> str:
     for topic, fields in by_topic(schema.config_class).items():
         lines += [f"# {topic}"] if topic else []
         lines += [f"{field.name} = {_spell(getattr(plan.config, field.name))}" for field in fields]
+    if plan.env_args:
+        lines += ["", f"[{ENV_ARGS}]"]
+        lines += [f"{name} = {_spell(value)}" for name, value in plan.env_args.items()]
     return "\n".join(lines) + "\n"
 
 
 def _spell(value: Any) -> str:
     if value is None:
         return '"none"'
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(_spell, value))}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)

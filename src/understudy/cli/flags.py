@@ -9,7 +9,7 @@ from typing import Any
 
 from understudy.algorithms.config import Config, by_topic, field_docs, shown_name
 from understudy.cli import config_file
-from understudy.cli.parsing import Parser, show
+from understudy.cli.parsing import Parser, add_env_args, parse_value, show
 from understudy.cli.settings import Plan, Schema, field_names, make_plan, takes_list
 
 ENVIRONMENT = "a Gymnasium id, or a name such as jax:Pendulum-v1 (see understudy list envs)"
@@ -53,6 +53,7 @@ def add_run(parser: Parser, kind: str, schema: Schema, env: str, content: dict[s
     add("--config", type=Path, metavar="FILE", help="TOML file of settings (docs/command_line.md)")
     add("--print-config", action="store_true", help="print all settings as such a file and exit")
     add("--quiet", action="store_true", help="show no progress bar")
+    add_env_args(group)
     add_settings(parser, group, schema, f"settings of {shown_name(schema.name)}")
 
 
@@ -99,21 +100,6 @@ def _placeholder(annotation: Any) -> str:
     return "WORD"
 
 
-def parse_value(text: str) -> Any:
-    """Parse a flag's value as TOML would: number, true or false, a,b,c or a word."""
-    words = {"true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    if "," in text:
-        return tuple(parse_value(part) for part in text.strip(",").split(","))
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def flags_in(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that are given as flags."""
     names = {*options.schema.run_names, *field_names(options.schema.config_class)}
@@ -123,9 +109,12 @@ def flags_in(options: argparse.Namespace) -> dict[str, Any]:
 
 def plan_run(options: argparse.Namespace) -> Plan:
     """The plan that the flags and the config file of an `add_run` command ask for."""
-    schema, layers, problems = options.schema, {}, []
+    schema, layers, problems, env_args = options.schema, {}, [], {}
     if options.config is not None:
+        if options.content.get("env", options.chosen_env) == options.chosen_env:
+            env_args = config_file.env_args_in(options.content)
         values, problems = config_file.settings_in(options.config, options.content, schema)
         layers[options.config.name] = values
     layers["your flags"] = flags_in(options)
-    return make_plan(schema, options.chosen_env, layers, problems)
+    plan = make_plan(schema, options.chosen_env, layers, problems)
+    return dataclasses.replace(plan, env_args=env_args | dict(options.env_arg))

@@ -102,8 +102,38 @@ def add_loading(parser: Parser, what: str = "a run directory") -> None:
     add("run", type=Path, metavar="RUN", help=what)
     env = "the environment, if the run does not name it: module:Class, or an id"
     add("--env", metavar="ENV", help=env)
+    add_env_args(parser)
     trust = "import the module that the run names as its environment's"
     add("--trust-environment", action="store_true", help=trust)
+
+
+def add_env_args(group: Any) -> None:
+    what = "a keyword argument of the environment; may be given several times"
+    group.add_argument(
+        "--env-arg", action="append", default=[], type=_env_arg, metavar="NAME=VALUE", help=what
+    )
+
+
+def _env_arg(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, such as frame_skip=2, got '{text}'")
+    return name, None if value.lower() == "none" else parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Parse a flag's value as TOML would: number, true or false, a,b,c or a word."""
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    if "," in text:
+        return tuple(parse_value(part) for part in text.strip(",").split(","))
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def add_device(parser: Parser, default: str) -> None:

@@ -59,6 +59,7 @@ def load_run(
         trust_environment=options.trust_environment,
         cluster=cluster,
         device=device_of(device),
+        env_args=dict(options.env_arg) or None,
     )
 
 
@@ -99,5 +100,5 @@ def film(agent: Agent, out: Path) -> str:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # drawing needs no screen
     frames = agent.spec.observation.frames
-    score = record_episode(agent.act, agent.env_name, out, frames=frames)
+    score = record_episode(agent.act, agent.env_name, out, frames=frames, env_args=agent.env_args)
     return entry("video", f"{out} (an episode with return {compact(score)})")

@@ -49,6 +49,7 @@ def resources_of(plan: Plan) -> dict[str, Any]:
         # None where one process on one device does everything.
         "cluster": cluster if cluster.remote or cluster.devices > 1 else None,
         "device": device_of(run.device),
+        "env_args": plan.env_args,
     }
 
 

@@ -73,6 +73,8 @@ class Plan:
     config: Any
     preset: str
     """The sources of the settings, in words."""
+    env_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The keyword arguments of the environment."""
 
 
 def make_plan(

@@ -17,8 +17,8 @@ from understudy.agent import agent_class
 from understudy.algorithms import available, find
 from understudy.algorithms.config import Config, setting, shown_name
 from understudy.cli import settings
-from understudy.cli.flags import ENVIRONMENT, add_settings, flags_in, parse_value, words_of
-from understudy.cli.parsing import Parser, device_of, entry
+from understudy.cli.flags import ENVIRONMENT, add_settings, flags_in, words_of
+from understudy.cli.parsing import Parser, device_of, entry, parse_value
 from understudy.cli.running import new_directory
 from understudy.cli.train import DEFAULT_ALGORITHM, TrainSettings, config_classes
 from understudy.distributed.config import Cluster

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32
 
+from understudy.envs.arguments import EnvArgs, cannot_be_made, check_fields
 from understudy.envs.base import NativeEnv, NativeStep
 from understudy.envs.descriptors import FEET, Descriptor, walker_descriptors
 from understudy.envs.names import missing_package, unknown_name
@@ -126,10 +127,25 @@ class Brax(NativeEnv):
                 return brax.get_environment(self.name, backend=self.backend, **self.options)
         except Exception as error:
             what = f'"brax:{self.name}/{self.backend}"'
+            if self.options:
+                problem, creator = describe_error(error), known[self.name]
+                raise cannot_be_made(what, self.options, problem, creator) from error
             raise EnvironmentError(f"{what} cannot be made: {describe_error(error)}") from error
 
 
 brax = Brax
+
+
+def make_brax(name: str, args: EnvArgs) -> Brax:
+    """Make "halfcheetah" or "halfcheetah/mjx". Arguments that are no settings of `Brax` are for the
+    constructor of Brax's environment."""
+    named = ("max_steps", "contact_distance")
+    own: dict[str, Any] = {key: value for key, value in args.items() if key in named}
+    check_fields(f"brax:{name}", Brax, own)
+    options = {key: value for key, value in args.items() if key not in own}
+    kind, slash, backend = name.partition("/")
+    own |= {"backend": backend} if slash else {}
+    return Brax(kind, **own, options=options)
 
 
 @contextlib.contextmanager

@@ -4,33 +4,36 @@ it."""
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, final
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 MINATAR_MAX_STEPS = 5_000  # the package has no limit, and a good player never loses
 
 _log = logging.getLogger("understudy.envs")
 
 
-def make_quietly(spec: Any) -> gymnasium.Env:
+def make_quietly(spec: Any, args: Mapping[str, Any] = NO_ARGS) -> gymnasium.Env:
     """Call `gymnasium.make` with its warnings sent to the log. The user may choose an old version
     of an environment; that must not end a run in which warnings are errors."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # Our own checks replace Gymnasium's, which cost a wrapper on the hot path.
-        env = gymnasium.make(spec, disable_env_checker=True)
+        env = gymnasium.make(spec, disable_env_checker=True, **args)
     for warning in caught:
         _log.info("gymnasium: %s", warning.message)
     return env
 
 
-def make_minatar(spec: Any) -> gymnasium.Env:
+def make_minatar(spec: Any, args: Mapping[str, Any] = NO_ARGS) -> gymnasium.Env:
     """Make a game of MinAtar, with a time limit and episodes that can be replayed."""
-    return gymnasium.wrappers.TimeLimit(ForgetLastAction(make_quietly(spec)), MINATAR_MAX_STEPS)
+    game = ForgetLastAction(make_quietly(spec, args))
+    return gymnasium.wrappers.TimeLimit(game, MINATAR_MAX_STEPS)
 
 
 @final

@@ -12,11 +12,13 @@ from typing import Any, final
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from understudy.envs import arguments
+from understudy.envs.arguments import EnvArgs
 from understudy.envs.atari_games import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor, descriptors_of
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.gymnasium_envs import make_minatar, make_quietly, make_stacked
+from understudy.envs.gymnasium_envs import NO_ARGS, make_minatar, make_quietly, make_stacked
 from understudy.envs.host_envs import ProcessEnvs, SerialEnvs
 from understudy.envs.names import ADAPTERS, did_you_mean, missing_package, unknown_name
 from understudy.envs.native import NATIVE
@@ -107,18 +109,27 @@ class EnvSource:
         return descriptors_of(self.name)
 
 
-def resolve(env: Any, num_envs: int | None = None, default: int = 1) -> NativeEnv | EnvSource:
+def resolve(
+    env: Any, num_envs: int | None = None, default: int = 1, env_args: EnvArgs | None = None
+) -> NativeEnv | EnvSource:
     """Turn what the user gave into a `NativeEnv` or an `EnvSource`.
 
     `num_envs` is how many environments a seed steps; None means the number that a vector
-    environment has, 1 for an instance, otherwise `default`.
+    environment has, 1 for an instance, otherwise `default`. `env_args` are the keyword arguments of
+    an environment that is given by its name.
     """
+    args = arguments.check_env_args(env_args)
+    if args and not isinstance(env, str):
+        raise ConfigError(
+            "env_args are for an environment that is given by its name: let your callable use "
+            f"{arguments.show_env_args(args)}"
+        )
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs must be at least 1, got {num_envs}")
     if isinstance(env, NativeEnv | EnvSource):
         return env
     if isinstance(env, str):
-        return _from_string(env, num_envs or default)
+        return _from_string(env, num_envs or default, args)
     if isinstance(env, VectorEnv):
         return _from_vector(env, num_envs)
     if isinstance(env, gymnasium.Env):
@@ -170,33 +181,33 @@ def without_environment(spec: Spec, why: str) -> EnvSource:
     return EnvSource(None, spec, 1, provide)
 
 
-def _from_string(name: str, num_envs: int) -> NativeEnv | EnvSource:
+def _from_string(name: str, num_envs: int, args: EnvArgs) -> NativeEnv | EnvSource:
     prefix, _, rest = name.partition(":")
     if prefix == "jax":
-        return _native(rest)
+        return _native(rest, tuple(sorted(args.items())))
     if prefix == "brax":
-        return importlib.import_module("understudy.envs.brax_envs").Brax(*rest.split("/", 1))
+        return importlib.import_module("understudy.envs.brax_envs").make_brax(rest, args)
     if prefix in ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
             f'pip install "understudy[{prefix}]". Today: {_ACCEPTED}'
         )
-    return _from_factory(name, gymnasium_factory(name), num_envs)
+    return _from_factory(name, gymnasium_factory(name, args), num_envs, args)
 
 
-def gymnasium_factory(name: str) -> Callable[[], gymnasium.Env]:
+def gymnasium_factory(name: str, args: EnvArgs = NO_ARGS) -> Callable[[], gymnasium.Env]:
     """Return a callable that makes the environment `name`, in this process or in a worker."""
     if name.startswith("atari:"):
-        return _atari(name)
+        return _atari(name, args)
     module, _, plain = name.rpartition(":")
     if module:  # "module:Class", or "module:ID": importing it registers the id
         own = getattr(_import(name, module), plain, None)
         # Only classes of environments: a name must not cause other things to be called.
         is_env = isinstance(own, type) and issubclass(own, gymnasium.Env)
         if own is not None and is_env and plain not in gymnasium.registry:
-            return own
+            return partial(own, **args) if args else own
     make = make_minatar if name.startswith("MinAtar/") else make_quietly
-    return partial(make, _gymnasium_spec(name, plain))
+    return partial(make, _gymnasium_spec(name, plain), args)
 
 
 def _import(name: str, module: str) -> Any:
@@ -207,14 +218,15 @@ def _import(name: str, module: str) -> Any:
         raise EnvironmentError(f'"{name}": importing {module} failed: {problem}') from error
 
 
-def _atari(name: str) -> AtariSettings:
+def _atari(name: str, args: EnvArgs) -> AtariSettings:
     _register(name, "ALE")
     game = name.removeprefix("atari:")
     if f"ALE/{game}-v5" not in gymnasium.registry:
         ids = [known for known in gymnasium.registry if known.startswith("ALE/")]
         games = [known.removeprefix("ALE/").removesuffix("-v5") for known in ids]
         raise EnvironmentError(f'no Atari game "{game}"{did_you_mean(game, games, "atari:")}')
-    return AtariSettings(game)
+    arguments.check_fields(name, AtariSettings, args, hidden=("game",))
+    return AtariSettings(game, **args)
 
 
 def _register(name: str, group: str) -> None:
@@ -228,11 +240,19 @@ def _register(name: str, group: str) -> None:
 
 
 @cache
-def _native(name: str) -> NativeEnv:
+def _native(name: str, args: tuple[tuple[str, Any], ...]) -> NativeEnv:
     """Make a native environment once: it has no state, so agents share it and compiled programs."""
     if name not in NATIVE:
         raise unknown_name("no native environment", name, sorted(NATIVE), "jax:")
-    return NATIVE[name]()
+    make, given = NATIVE[name], dict(args)
+    if isinstance(make, type):
+        arguments.check_fields(f"jax:{name}", make, given)
+    else:
+        arguments.refuse_env_args(f"jax:{name}", given, "it has no parameters")
+    env = make(**given)
+    if env.max_steps < 1:
+        raise ConfigError(f"max_steps must be at least 1, got {env.max_steps}")
+    return env
 
 
 def _gymnasium_spec(name: str, plain: str) -> Any:
@@ -254,7 +274,7 @@ def _gymnasium_spec(name: str, plain: str) -> Any:
     return spec
 
 
-def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
+def _make_one(name: str | None, factory: Callable[[], Any], args: EnvArgs) -> gymnasium.Env:
     """Make one environment; an error says in one line why it cannot be made."""
     what = name or "the environment"
     try:
@@ -268,14 +288,19 @@ def _make_one(name: str | None, factory: Callable[[], Any]) -> gymnasium.Env:
                 raise missing_package(name, extra) from error
         raise EnvironmentError(f"{what} cannot be made: {error}") from error
     except FAILURES as error:
+        if args:
+            problem = " ".join(describe_error(error).split())
+            raise arguments.cannot_be_made(name, args, problem, factory) from error
         raise EnvironmentError(f"{what} cannot be made: {describe_error(error)}") from error
     if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
         raise EnvironmentError(f"the callable must make a gymnasium.Env, it made {env!r}")
     return env
 
 
-def _from_factory(name: str | None, factory: Callable[[], Any], num_envs: int) -> EnvSource:
-    env = _make_one(name, factory)
+def _from_factory(
+    name: str | None, factory: Callable[[], Any], num_envs: int, args: EnvArgs = NO_ARGS
+) -> EnvSource:
+    env = _make_one(name, factory, args)
     try:
         spec, limit = spec_of(env.observation_space, env.action_space), _time_limit(env)
     finally:

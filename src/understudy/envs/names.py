@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from understudy.errors import CheckpointError, EnvironmentError
@@ -19,9 +19,18 @@ def name_of_class(env: Any) -> str:
     return "your environment" if name in ("", "<lambda>", "EnvSource", "partial") else name
 
 
-def refuse_foreign_module(name: str) -> None:
+def refuse_foreign_module(name: str, args: Mapping[str, Any]) -> None:
     """Refuse an environment's name, read from a file, that would import a module: that runs the
-    module's code, and a file may name any. A module that the user has imported is allowed."""
+    module's code, and a file may name any. A module that the user has imported is allowed. An
+    argument from a file must not name a module or a path either: some environments open it."""
+    for argument, value in args.items():
+        words = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(word, str) and set(word) & set(":/\\") for word in words):
+            raise CheckpointError(
+                f"the environment's argument {argument}={value!r:.60} may name a module or a file, "
+                "which a file alone must not decide: give env_args=… (--env-arg), or allow it "
+                "with trust_environment=True (--trust-environment)"
+            )
     module = name.rpartition(":")[0]
     if not module or name.partition(":")[0] in FIXED or module in sys.modules:
         return

@@ -76,7 +76,7 @@ def describe_repertoire(run: Run, film: str) -> page.Content:
 
 def _subtitle(run: Run) -> list[str]:
     parts = [f"{run.last(EVALUATIONS) or 0:,.0f} evaluations", f"seed {run.first_seed}"]
-    return parts + run.facts("descriptor", "preset", "understudy")
+    return parts + run.facts("env_args", "descriptor", "preset", "understudy")
 
 
 def _headline(run: Run, found: Map | None) -> list[page.Card]:

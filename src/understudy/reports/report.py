@@ -61,7 +61,7 @@ def _subtitle(run: Run) -> list[str]:
     several = isinstance(count, int) and count > 1
     seeds = f"seeds {first}–{first + count - 1}" if several else f"seed {first}"
     parts = [f"{_last_step(run):,.0f} steps{' each' if several else ''}", seeds]
-    parts += run.facts("preset")
+    parts += run.facts("env_args", "preset")
     if about.get("num_envs", 1) != 1:
         parts.append(f"{about['num_envs']} environments")
     return parts + run.facts("understudy")

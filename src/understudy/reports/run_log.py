@@ -45,7 +45,10 @@ class Run(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """All that can differ between runs of one algorithm and environment, except the seed."""
-        named = ("num_envs", "own_networks", "loss_addons", "schedules", "descriptor", "understudy")
+        named = (
+            *("env_args", "num_envs", "own_networks", "loss_addons", "schedules", "descriptor"),
+            "understudy",
+        )
         return {**self.about.get("config", {}), **{name: self.about.get(name) for name in named}}
 
     def facts(self, *names: str) -> list[str]:

@@ -6,15 +6,17 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import gymnasium
 import numpy as np
 
+from understudy.envs.arguments import refuse_env_args
 from understudy.envs.atari_games import AtariSettings
-from understudy.envs.gymnasium_envs import Stacked
+from understudy.envs.gymnasium_envs import NO_ARGS, Stacked
 from understudy.envs.make import gymnasium_factory
 from understudy.errors import ConfigError, EnvironmentError, import_extra
 from understudy.runs.files import fresh_directory, remove
@@ -34,18 +36,19 @@ def record_episode(
     seed: int = 0,
     max_steps: int = 5_000,
     frames: int = 1,
+    env_args: Mapping[str, Any] = NO_ARGS,
 ) -> float:
     """Play one episode with `act(observation) -> action`, record it to `out` (.mp4 or .gif), and
     return its return. For a native environment the same environment of Gymnasium is played.
 
     A recurrent `act(observation, memory)` returns the action and the next memory. The observation
-    is the last `frames` images."""
+    is the last `frames` images. `env_args` are the keyword arguments of the environment."""
     out = Path(out)
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise ConfigError(f"{out}: a video ends in .mp4 or .gif")
     for package in ("imageio", "imageio_ffmpeg"):
         import_extra(package, "video", f"a video needs {package}")
-    env = _make(env_id)
+    env = _make(env_id, env_args)
     env = Stacked(env, frames) if frames > 1 else env
     rewards: list[float] = []
 
@@ -70,12 +73,13 @@ def record_episode(
             env.close()
 
 
-def _make(env_id: str) -> gymnasium.Env:
+def _make(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env:
     """Make an environment that can be drawn."""
     name, keep = env_id, None
     if env_id.startswith("jax:"):
         name, keep = _gymnasium_name(env_id)
-    factory = gymnasium_factory(name)  # refuses an unknown name with the nearest one
+        refuse_env_args(env_id, args, "an episode is drawn by Gymnasium, which has others")
+    factory = gymnasium_factory(name, args)  # refuses an unknown name with the nearest one
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it only matters whether there is a frame
@@ -86,7 +90,10 @@ def _make(env_id: str) -> gymnasium.Env:
             elif name.startswith("MinAtar/"):
                 env = _Colored(factory())
             else:
-                env = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
+                drawn = {**args, "render_mode": "rgb_array"}
+                own = getattr(factory, "func", factory)  # the class of "module:Class"
+                make = partial(gymnasium.make, name, disable_env_checker=True)
+                env = (own if isinstance(own, type) else make)(**drawn)
     except Exception as error:
         raise _cannot_draw(env_id, error) from error
     if keep is None:

@@ -266,7 +266,8 @@ def hyper_parameters(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return all settings of a run as numbers, words and truth values."""
     named = ("algorithm", "env", "preset", "seed", "num_seeds", "num_envs")
     settings = {name: metadata[name] for name in named if name in metadata}
-    for name, value in (settings | metadata.get("config", {})).items():
+    args = {f"env_args.{name}": value for name, value in metadata.get("env_args", {}).items()}
+    for name, value in (settings | args | metadata.get("config", {})).items():
         if isinstance(value, list | tuple):
             value = ",".join(map(str, value))
         settings[name] = value if isinstance(value, bool | int | float | str) else str(value)
