@@ -51,6 +51,22 @@ def test_a_signal_ends_a_run_that_can_go_on(run, tiny, tmp_path, number, code):
     assert found == 0 and f"going on at {done:,} of {done + 30:,} steps" in out
 
 
+def test_a_module_in_the_working_directory_is_found(tmp_path):
+    """The script that pip installs does not have this directory on its path; neither has -P."""
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "gym.register('Mine-v0', PendulumEnv, max_episode_steps=5)\n"
+    )
+    script = "from understudy.cli import entry; entry()"
+    words = ["train", "sac", "mine:Mine-v0", "--env-arg", "g=5", "--print-config"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'env = "mine:Mine-v0"' in done.stdout and done.stdout.endswith("[env_args]\ng = 5\n")
+
+
 @pytest.mark.slow
 @pytest.mark.fault(38, "a run works without a terminal and with a closed stdin")
 def test_without_a_terminal_and_with_closed_stdin(tmp_path, tiny):

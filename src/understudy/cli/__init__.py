@@ -44,6 +44,9 @@ def entry() -> None:
     A KeyboardInterrupt during start-up may be swallowed inside JAX, and an interrupted compilation
     can crash the interpreter while it shuts down. The handler therefore runs the exit functions
     and ends the process directly. A run that has begun installs its own handlers."""
+    if os.getcwd() not in sys.path:
+        # An environment "my_module:MyEnv-v0" may lie here. As the last place it hides no package.
+        sys.path.append(os.getcwd())
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
         signal.signal(signal.SIGINT, _leave_now)
     try:
