@@ -22,7 +22,6 @@ from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import whole_number
 from understudy.algorithms.spec_check import adapt_spec
 from understudy.distributed.config import Cluster
-from understudy.envs.arguments import check_env_args
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import resolve
@@ -81,7 +80,7 @@ class Agent:
         config, self.preset = choose_config(kind.config_class, self.env_name, config, settings)
         self._on_device = set_up_device(device)
         self._source = resolve(env, num_envs, kind.num_envs, env_args)
-        self.env_args = check_env_args(env_args)
+        self.env_args = dict(env_args or {})
         self._class_name = name_of_class(env)
         self.algorithm = self.algorithm_class(config, networks=networks, loss_addons=loss_addons)
         self._source = with_frame_stack(self._source, config.frame_stack)
@@ -241,13 +240,9 @@ class Agent:
         agent = (agent_class(about["algorithm"]) if own is None else cls)(
             manifest.choose_environment(env, env_args),
             manifest.config,
-            seed=about["seed"],
-            num_seeds=about["num_seeds"],
-            num_envs=about["num_envs"],
+            **manifest.resources,
             networks=networks,
             loss_addons=loss_addons,
-            env_workers=about["env_workers"],
-            guard=manifest.guard,
             cluster=manifest.choose_cluster(cluster),
             device=device,
             env_args=None if env is None else env_args,
@@ -257,8 +252,7 @@ class Agent:
             agent.env_name, agent.env_args = about["env"], env_args
         snapshot = Snapshot(manifest.position, arrays["learner"], arrays.get("world"))
         agent.load_snapshot(snapshot, refill)
-        known = {name: curve for name, curve in manifest.schedules.items() if curve is not None}
-        agent._schedules = Schedules(known | given, set(about["set_by_hand"]))
+        agent._schedules = Schedules(manifest.curves | given, set(about["set_by_hand"]))
         agent.preset, agent.run_id, agent._draws = about["preset"], about["run"], about["draws"]
         agent._callbacks = Callbacks(stored=about["callbacks"])
         if about["scores"] is not None:
@@ -388,9 +382,6 @@ class Agent:
 
     def _query(self, name: str, observation: Any, action: Any = None) -> Any:
         """Call a function of the algorithm with the networks of the best seed."""
-        function = getattr(self.algorithm, name, None)
-        if function is None:
-            raise AttributeError(f"{self.name} has no {name}")
         with self._on_device():
             state = jax.tree.map(lambda x: x[self.evaluator.best], self.state)
-            return self._inference.query(function, state, observation, action)
+            return self._inference.query(name, state, observation, action)

@@ -20,7 +20,6 @@ from understudy.algorithms.config import shown_name, whole_number
 from understudy.algorithms.td3 import TD3
 from understudy.distributed.config import Cluster
 from understudy.distributed.episode_runner import RemoteEpisodeRunner, check_cluster
-from understudy.envs.arguments import check_env_args
 from understudy.envs.base import NativeEnv
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
@@ -90,7 +89,7 @@ class Illumination:
         self._on_device = set_up_device(device)
         self.env_workers, self.guard, self.cluster = env_workers, guard, cluster
         self._source: Source = resolve(env, env_args=env_args)
-        self.env_args = check_env_args(env_args)
+        self.env_args = dict(env_args or {})
         check_workers(env_workers, self._source)
         if not isinstance(config, self.config_class):
             wanted, got = self.config_class.__name__, type(config).__name__
@@ -220,9 +219,7 @@ class Illumination:
             about["env"] if env is None else env,
             manifest.config,
             descriptor=about["descriptor"] if descriptor is None else descriptor,
-            seed=about["seed"],
-            env_workers=about["env_workers"],
-            guard=manifest.guard,
+            **manifest.resources,
             cluster=manifest.choose_cluster(cluster),
             device=device,
             env_args=env_args,

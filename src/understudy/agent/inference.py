@@ -57,8 +57,12 @@ class Inference:
     def _key(self) -> np.ndarray:
         return np.asarray(jax.random.PRNGKey(self._seed))
 
-    def query(self, function: Any, state: Any, observation: Any, action: Any) -> Any:
-        """Call a function of (state, observation[, action]); return NumPy arrays."""
+    def query(self, name: str, state: Any, observation: Any, action: Any) -> Any:
+        """Call a function of the algorithm, of (state, observation[, action]); return NumPy
+        arrays."""
+        function = getattr(self._algorithm, name, None)
+        if function is None:
+            raise AttributeError(f"{self._algorithm.name.upper()} has no {name}")
         seen = jnp.asarray(self._packer.pack(observation)[0])
         inputs = [normalize_observation(state.normalizer.observation, seen)]
         if action is not None:

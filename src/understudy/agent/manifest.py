@@ -86,6 +86,18 @@ class Manifest:
     def about(self) -> dict[str, Any]:
         return self.stored.manifest
 
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The stored arguments of the constructor that need no further check."""
+        names = ("seed", "num_seeds", "num_envs", "env_workers")
+        stored = {name: self.about[name] for name in names if name in self.about}
+        return stored | {"guard": self.guard}
+
+    @property
+    def curves(self) -> dict[str, Curve]:
+        """The schedules that are stored: those that are not a user's own functions."""
+        return {name: curve for name, curve in self.schedules.items() if curve is not None}
+
     def check_inputs(
         self,
         networks: Networks | None,
