@@ -27,7 +27,7 @@ def returns(agent, *arguments, **named):
 
 def test_episodes_are_not_those_by_which_the_best_is_picked(agent):
     """The best of many policies on some episodes is worse on others."""
-    selecting = agent.selection_returns(6)[0].tolist()
+    selecting = agent.play_selection(6).returns[0].tolist()
     found = returns(agent, 6)
     assert found != selecting
     assert found == returns(agent, 6) == returns(agent, 6, seed=3)
@@ -40,7 +40,7 @@ def test_episodes_are_not_those_by_which_the_best_is_picked(agent):
 def test_environments_of_earlier_evaluations_are_closed(agent):
     for seed in range(20, 25):
         agent.evaluate(2, seed=seed)
-    agent.selection_returns(2)
+    agent.play_selection(2)
     kept = [(plan.seeds.stream, plan.seeds.seed) for plan in agent.evaluator.runners]
     assert sorted(kept) == [(SELECTION, agent.seed), (EVALUATION, 24)]
 

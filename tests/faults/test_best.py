@@ -44,5 +44,5 @@ def test_a_worse_second_call_keeps_the_best_of_the_first(tmp_path):
 
 def test_a_member_without_a_number_is_never_the_best():
     agent = judged(us.SAC("jax:Pendulum-v1", CONFIG, num_seeds=3), 1.0, np.nan, 3.0)
-    agent.selection_returns(1)
+    agent.play_selection(1)
     assert agent.best.seed == 2

@@ -28,6 +28,7 @@ from understudy.reports.report import report
 from understudy.runner import Node
 from understudy.runs import checkpoint, files
 from understudy.runs.csv_log import CsvLog
+from understudy.runs.episode_log import EpisodeLog
 from understudy.runs.files import lock_directory
 from understudy.runs.loggers import add_id
 from understudy.runs.policy_file import save_policy
@@ -217,6 +218,8 @@ def test_logs_locks_and_directories_follow_no_link(run, victim):
     (run / "other.csv").symlink_to(victim)
     with pytest.raises(ConfigError, match=r"other\.csv is a link"):
         CsvLog(run / "other.csv")
+    with pytest.raises(ConfigError, match=r"other\.csv is a link"):
+        EpisodeLog(run / "other.csv", 0)
     (run / "run.lock").symlink_to(victim)
     with pytest.raises(ConfigError, match=r"run\.lock is a link"), lock_directory(run):
         pass

@@ -147,8 +147,8 @@ def test_a_run_leaves_only_what_it_promises(tmp_path):
     agent.train(100, run=OFTEN, run_dir=tmp_path, progress=False)
     agent.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "best", "checkpoints", "learning_curve.png", "policy.safetensors", "progress.csv",
-        "run.json",
+        "best", "checkpoints", "episodes.csv", "learning_curve.png", "policy.safetensors",
+        "progress.csv", "run.json",
     ]  # fmt: skip
     assert us.runner.load(tmp_path / "policy.safetensors").about["algorithm"] == "a2c"
 

@@ -10,6 +10,8 @@ from understudy.algorithms import find
 from understudy.runs.callbacks import Callbacks, check_callbacks
 from understudy.runs.config import RunConfig
 from understudy.runs.run import Run
+from understudy.training.episode_runner import EpisodeResults
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.snapshot import Position
 from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.types import ArraySpec, Continuous, Spec
@@ -30,7 +32,8 @@ class Counting(Trainer):
         assert iterations > 0
         self.advanced.append(iterations)
         self.position.iterations += iterations
-        self.fresh += [(0, float(self.steps), iterations)] if self.ended else []
+        if self.ended:
+            self.fresh += [EndedEpisode(0, float(self.steps), iterations, 0, self.steps, 0.0)]
         self.position.updates += 2 * iterations
 
     def new_episodes(self):
@@ -39,8 +42,8 @@ class Counting(Trainer):
 
     def episodes(self):
         members = range(self.setup.num_seeds)
-        count = 1 if self.ended else 0
-        return [(np.full(count, 10.0 * m + 1), np.full(count, 5 + m)) for m in members]
+        ended = [EndedEpisode(m, 10.0 * m + 1, 5 + m, 0, self.steps, 0.0) for m in members]
+        return ended if self.ended else []
 
     def metrics(self):
         return self.told
@@ -72,7 +75,8 @@ def run(trainer, steps, callbacks=(), run_dir=None, owner=None, **settings):
 
     def play():
         evaluated.append(trainer.steps)
-        return np.arange(4.0 * num_seeds).reshape(num_seeds, 4)
+        returns = np.arange(4.0 * num_seeds).reshape(num_seeds, 4)
+        return EpisodeResults(returns, np.ones_like(returns), None)
 
     trainable = TrainableAgent(trainer, play, partial(no_arrays, trainer), None)
     callbacks = Callbacks(check_callbacks(callbacks))

@@ -46,7 +46,7 @@ def test_episodes_join_without_a_seam(run):
         assert not np.allclose(following[199], observation[200])
         assert np.isfinite(storage.reward[lane, :450]).all()
         assert np.abs(storage.action[lane, :450]).max() <= 1
-    [(returns, _)] = trainer.episodes()
+    returns = np.array([episode.total_reward for episode in trainer.episodes()])
     expected = [storage.reward[lane, s : s + 200].sum() for s in (0, 200) for lane in range(2)]
     np.testing.assert_allclose(returns, expected, rtol=1e-4)
 

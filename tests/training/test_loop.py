@@ -160,7 +160,8 @@ def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypa
 def test_episode_statistics(make_trainer):
     trainer = make_trainer("td3", Scripted, min_buffer_size=512)
     trainer.advance(sum(length for length, _ in SCRIPT))
-    [(returns, lengths)] = trainer.episodes()
-    assert lengths.tolist() == [length for length, _ in SCRIPT]
-    assert len(returns) == len(SCRIPT) and np.isfinite(returns).all()
-    assert [len(part) for part in trainer.episodes()[0]] == [0, 0]
+    episodes = trainer.episodes()
+    assert [episode.length for episode in episodes] == [length for length, _ in SCRIPT]
+    assert [episode.step for episode in episodes] == [1, 4, 6, 7, 11, 12]
+    assert np.isfinite([episode.total_reward for episode in episodes]).all()
+    assert trainer.episodes() == []

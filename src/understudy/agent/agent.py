@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from understudy.agent.arguments import check_names, choose_config, miss, tell_departures
-from understudy.agent.evaluation import AgentEvaluator
+from understudy.agent.evaluation import AgentEvaluator, summarize
 from understudy.agent.inference import Inference, check_weights
 from understudy.agent.manifest import describe_agent, read
 from understudy.agent.schedules import Schedules
@@ -30,7 +30,6 @@ from understudy.export.describe import describe
 from understudy.export.onnx import export_policy
 from understudy.networks import Networks
 from understudy.ops.schedules import Schedule
-from understudy.ops.statistics import summary as summarize
 from understudy.runner import Description
 from understudy.runs import checkpoint
 from understudy.runs.callbacks import Callbacks, CallbacksArgument, check_callbacks
@@ -38,6 +37,7 @@ from understudy.runs.config import RunConfig
 from understudy.runs.run import Run
 from understudy.state_dict import state_dict
 from understudy.training.devices import set_up_device
+from understudy.training.episode_runner import EpisodeResults
 from understudy.training.factory import longest_episode, with_frame_stack
 from understudy.training.seed_axis import take_seed
 from understudy.training.snapshot import Snapshot
@@ -138,7 +138,7 @@ class Agent:
             trainer.begin_training(total)
             trainer.interrupted, trainer.goal = False, -(-total // self.num_envs)
             self._schedules.follow(trainer, schedules, total)
-            play = partial(self.selection_returns, config.evaluation_episodes)
+            play = partial(self.play_selection, config.evaluation_episodes)
             trainable = TrainableAgent(trainer, play, self.capture, self._describe)
             metadata = self._metadata() | {"env_title": self.env_title}
             title = f"{self.name} on {self.env_title}"
@@ -169,7 +169,8 @@ class Agent:
         epsilon: float | None = None,
     ) -> dict[str, Any]:
         """Play episodes in separate environments. Return mean, std, IQM, 95 % interval and the
-        returns themselves ([episodes], or [seeds, episodes] with several seeds).
+        returns themselves ([episodes], or [seeds, episodes] with several seeds); `success_rate` and
+        `info` (the mean of each number) if the environment reports them.
 
         The episodes follow from `seed` (default: the agent's). They are never those by which
         training picks the `best`. `deterministic=False` samples actions, or adds noise, as in
@@ -178,18 +179,13 @@ class Agent:
         `descriptor` of the behavior and the `descriptors` of all episodes."""
         plan = self.evaluator.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
-            returns, _, described = self.evaluator.play(plan, self._lazy.learner)
-        found = summarize(returns[0] if self.num_seeds == 1 else returns)
-        if described is not None:
-            found["descriptor"] = described.mean(axis=(0, 1))
-            found["descriptors"] = described[0] if self.num_seeds == 1 else described
-        return found
+            return summarize(self.evaluator.play(plan, self._lazy.learner))
 
-    def selection_returns(self, episodes: int) -> np.ndarray:
+    def play_selection(self, episodes: int) -> EpisodeResults:
         """Play the episodes by which training picks the `best`; return [seeds, episodes]."""
         plan = self.evaluator.plan_selection(episodes)
         with self._on_device():
-            return self.evaluator.play(plan, self._lazy.learner).returns
+            return self.evaluator.play(plan, self._lazy.learner)
 
     @check_names
     def save(self, path: str | Path, experience: bool = True) -> Path:

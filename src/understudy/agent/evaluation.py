@@ -7,8 +7,10 @@ import numpy as np
 
 from understudy.algorithms.config import whole_number
 from understudy.envs.descriptors import Descriptor, find_descriptor
+from understudy.envs.episode_info import KeyLimit, describe
 from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
+from understudy.ops.statistics import summary
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
 from understudy.training.factory import Source, make_episode_runner, plan_selection
 from understudy.training.setup import TrainingSetup
@@ -81,3 +83,20 @@ class AgentEvaluator:
         for runner in self.runners.values():
             runner.close()
         self.runners.clear()
+
+
+def summarize(results: EpisodeResults) -> dict[str, Any]:
+    """Describe the results [seeds, episodes] of an evaluation. `success_rate` and `info`, the mean
+    of each number, are there if the environments report them."""
+    returns, _, described, infos = results
+    single = len(returns) == 1
+    found = summary(returns[0] if single else returns)
+    rates, means = describe(() if infos is None else infos)
+    if known := [rate for rate in rates if not np.isnan(rate)]:
+        found["success_rate"] = float(np.mean(known))
+    if means:
+        found["info"] = KeyLimit().select(means)
+    if described is not None:
+        found["descriptor"] = described.mean(axis=(0, 1))
+        found["descriptors"] = described[0] if single else described
+    return found

@@ -1,17 +1,21 @@
 """The training of an agent as a run advances it, and the metrics that it logs."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
+from understudy.envs.episode_info import EpisodeInfo, KeyLimit, describe
 from understudy.runner import Description
 from understudy.runs.callbacks import Episode
 from understudy.runs.csv_log import LogRow
 from understudy.runs.run_directory import CURVE
 from understudy.runs.trainable import Capture, Trainable
+from understudy.training.episode_runner import EpisodeResults
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.trainer import Trainer
 
 
@@ -44,12 +48,13 @@ class TrainableAgent(Trainable):
     """A trainer, with the agent's own functions to evaluate and to save."""
 
     trainer: Trainer
-    play: Callable[[], np.ndarray]
-    """Plays an evaluation, and returns its returns [seeds, episodes]."""
+    play: Callable[[], EpisodeResults]
+    """Plays an evaluation, and returns its results [seeds, episodes]."""
     capture: Capture
     describe_policy: Callable[[], Description] | None
     returns: np.ndarray | None = None
     """The last evaluation, [seeds, episodes]."""
+    ended: list[LogRow] = field(default_factory=list)
 
     unit: ClassVar[str] = "steps"
 
@@ -57,6 +62,8 @@ class TrainableAgent(Trainable):
         self.batch, self.position = self.trainer.setup.num_envs, self.trainer.position
         self.chunk = self.batch * self.trainer.chunk_iterations
         self._logged_steps = self.count
+        self._begun = (self.position.seconds, time.perf_counter())
+        self._key_limit = KeyLimit()
 
     @property
     def count(self) -> int:
@@ -69,7 +76,16 @@ class TrainableAgent(Trainable):
         self.trainer.block_until_ready()
 
     def new_episodes(self) -> list[Episode]:
-        return [Episode(*one) for one in self.trainer.new_episodes()]
+        return [
+            Episode(*one[:3], info=self._flatten_info(one.info))
+            for one in self.trainer.new_episodes()
+        ]
+
+    def _flatten_info(self, info: EpisodeInfo | None) -> dict[str, float]:
+        """Return the numbers, and success among them."""
+        means, success = info or EpisodeInfo({})
+        flag = {} if success is None else {"success": float(success)}
+        return self._key_limit.select(means) | flag
 
     def interrupt(self) -> None:
         self.trainer.interrupted = True
@@ -81,12 +97,7 @@ class TrainableAgent(Trainable):
         """Means over seeds, and values per seed where there are several."""
         trainer = self.trainer
         row = self.counters() | {"time/updates": self.position.updates}
-        episodes = trainer.episodes()
-        if any(len(returns) for returns, _ in episodes):
-            means = [float(returns.mean()) if len(returns) else np.nan for returns, _ in episodes]
-            row |= _with_seeds("rollout/ep_rew", means, "_mean")
-            lengths = np.concatenate([lengths for _, lengths in episodes])
-            row["rollout/ep_len_mean"] = float(lengths.mean())
+        row |= self._count_episodes(trainer.episodes())
         for name, values in trainer.metrics().items():
             row[f"train/{name}"] = float(np.nanmean(values))
         diverged = trainer.diverged()
@@ -100,10 +111,49 @@ class TrainableAgent(Trainable):
         self._logged_steps = self.count
         return row
 
+    def _count_episodes(self, episodes: list[EndedEpisode]) -> LogRow:
+        """Return the part of a row that is about episodes; `ended` gets a line for each."""
+        self.ended = [self._describe_episode(episode) for episode in episodes]
+        if not episodes:
+            return {}
+        by_seed: list[list[EndedEpisode]] = [[] for _ in range(self.trainer.setup.num_seeds)]
+        for episode in episodes:
+            by_seed[episode.seed_index].append(episode)
+        returns = [[episode.total_reward for episode in of_seed] for of_seed in by_seed]
+        means = [float(np.mean(of_seed)) if of_seed else np.nan for of_seed in returns]
+        row = _with_seeds("rollout/ep_rew", means, "_mean")
+        row["rollout/ep_len_mean"] = float(np.mean([episode.length for episode in episodes]))
+        infos = [[episode.info for episode in of_seed] for of_seed in by_seed]
+        return row | self._describe_infos("rollout/success_rate", "info", infos)
+
+    def _describe_episode(self, episode: EndedEpisode) -> LogRow:
+        """Return the line of an episode in its log."""
+        means, success = episode.info or EpisodeInfo({})
+        seconds, begun = self._begun
+        line = {
+            "step": episode.step,
+            "seed": self.trainer.setup.seed + episode.seed_index,
+            "env": episode.env,
+            "return": episode.total_reward,
+            "length": episode.length,
+            "success": None if success is None else int(success),
+            "seconds": round(seconds + max(0.0, episode.clock - begun), 3),
+        }
+        return line | {f"info/{k}": mean for k, mean in self._key_limit.select(means).items()}
+
+    def _describe_infos(self, success: str, prefix: str, infos: Any) -> LogRow:
+        rates, means = describe(infos)
+        row = {} if np.isnan(rates).all() else _with_seeds(success, rates)
+        return row | {f"{prefix}/{k}": mean for k, mean in self._key_limit.select(means).items()}
+
     def evaluate(self) -> LogRow:
-        self.returns = self.play()
-        row = _with_seeds("eval/mean_reward", self.returns.mean(axis=1).tolist())
-        return row | {"eval/std_reward": float(self.returns.std())}
+        results = self.play()
+        self.returns = results.returns
+        row = _with_seeds("eval/mean_reward", results.returns.mean(axis=1).tolist())
+        row |= {"eval/std_reward": float(results.returns.std())}
+        if results.infos is None:
+            return row
+        return row | self._describe_infos("eval/success_rate", "eval/info", results.infos)
 
     def memory_settings(self) -> dict[str, int]:
         config = self.trainer.setup.algorithm.config

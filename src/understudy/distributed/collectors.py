@@ -23,9 +23,8 @@ from understudy.state_dict import StateDict
 from understudy.training.collector import Collector
 from understudy.training.compilation import set_up_compilation
 from understudy.training.initialization import learner_shapes
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.setup import TrainingSetup
-
-Episodes = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Recipe(NamedTuple):
@@ -52,7 +51,7 @@ class Delivery(NamedTuple):
     attempt: int  # of the process in it
     order: Order
     rows: np.ndarray  # [K, iterations, N]: the steps
-    episodes: Episodes  # that ended meanwhile, per seed
+    episodes: list[EndedEpisode]  # that ended meanwhile
     faults: dict[str, int]  # of the environments, since the collector began
     torn: bool = False  # it does not continue the last delivery of this slot that was taken
 

@@ -11,6 +11,7 @@ a time, so neither side gets far ahead of the other.
 """
 
 import math
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +22,7 @@ import numpy as np
 
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import RemoteReplayBuffer
-from understudy.distributed.collectors import Collectors, Delivery, Episodes, Order, Recipe
+from understudy.distributed.collectors import Collectors, Delivery, Order, Recipe
 from understudy.distributed.config import Cluster, widened
 from understudy.distributed.connect import connect, cores, send_recipe
 from understudy.distributed.gradient_workers import (
@@ -36,6 +37,7 @@ from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
 from understudy.training.learner import Call
+from understudy.training.open_episodes import EndedEpisode, pack_episodes, unpack_episodes
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
@@ -88,9 +90,8 @@ class ClusterTrainer(Trainer):
             self.workers = BatchWorkers(self.buffer_setup, cluster, self.buffer)
         self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
         self._version, self._published = 0, None
-        # Returns and lengths for each seed.
-        self._no_episodes: Episodes = [(np.zeros(0), np.zeros(0, np.int64))] * setup.num_seeds
-        self._episodes, self._known = [self._no_episodes], 1  # of deliveries; see `new_episodes`
+        self._episodes: list[EndedEpisode] = []
+        self._known = 0  # how many of these `new_episodes` has returned
         self._faults: dict[tuple[int, int], dict[str, int]] = {}  # by slot and attempt
         self._staleness: list[int] = []
         self._dropped = 0
@@ -185,7 +186,7 @@ class ClusterTrainer(Trainer):
     def take_in(self, deliveries: Iterable[Delivery]) -> None:
         """Note what arrived, and drop deliveries that are too stale."""
         for delivery in deliveries:
-            self._episodes.append(delivery.episodes)
+            self._note_episodes(delivery)
             self._faults[delivery.slot, delivery.attempt] = delivery.faults
             order = delivery.order
             stale = 0 if order.random else self._version - order.version
@@ -195,6 +196,15 @@ class ClusterTrainer(Trainer):
                 self.collectors.torn.add(delivery.slot)
             else:
                 self.arrived.append(delivery)
+
+    def _note_episodes(self, delivery: Delivery) -> None:
+        """Count an episode to the step after its delivery, and to all of the seed's environments:
+        a collector knows only its own steps and environments."""
+        num_envs, now = self.setup.num_envs, time.perf_counter()
+        step = (self.position.iterations + delivery.order.iterations) * num_envs
+        for episode in delivery.episodes:
+            env = delivery.slot * num_envs + (episode.env or 0)
+            self._episodes.append(episode._replace(env=env, step=step, clock=now))
 
     def _learn_from_round(self) -> None:
         """Learn from the deliveries of a synchronous round, always in the same order."""
@@ -242,22 +252,15 @@ class ClusterTrainer(Trainer):
 
     # -- metrics and checkpoints --------------------------------------------------------------
 
-    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        taken, self._episodes, self._known = self._episodes, [self._no_episodes], 1
-        joined = []
-        for of_seed in zip(*taken, strict=True):
-            returns, lengths = zip(*of_seed, strict=True)
-            joined.append((np.concatenate(returns), np.concatenate(lengths)))
-        return joined
+    def episodes(self) -> list[EndedEpisode]:
+        taken, self._episodes, self._known = self._episodes, [], 0
+        # Some deliveries have not been learned from: their steps are not counted yet.
+        taken = [episode._replace(step=min(episode.step, self.steps)) for episode in taken]
+        return sorted(taken, key=lambda episode: episode.step)
 
-    def new_episodes(self) -> list[tuple[int, float, int]]:
+    def new_episodes(self) -> list[EndedEpisode]:
         arrived, self._known = self._episodes[self._known :], len(self._episodes)
-        return [
-            (seed_index, float(total), int(length))
-            for of_delivery in arrived
-            for seed_index, (returns, lengths) in enumerate(of_delivery)
-            for total, length in zip(returns, lengths, strict=True)
-        ]
+        return arrived
 
     def faults(self) -> dict[str, int]:
         total: Counter[str] = Counter()
@@ -303,7 +306,7 @@ class ClusterTrainer(Trainer):
         collectors = self.collectors
         while collectors.ordered():
             self.take_in(collectors.deliveries())
-        named = {"version": np.array(self._version)}
+        named = {"version": np.array(self._version), "episodes": pack_episodes(self._episodes)}
         states = collectors.supervisor.call_all("state_dict")
         for slot, state in zip(collectors.slots, states, strict=True):
             torn = np.array(slot.index in collectors.torn)
@@ -323,6 +326,8 @@ class ClusterTrainer(Trainer):
         """Restart all collectors with their open episodes and noise. A collector that had been
         lost starts anew."""
         self._version = int(acting["version"])
+        self._episodes = unpack_episodes(acting["episodes"], self.setup.num_seeds)
+        self._known = len(self._episodes)
         slots = range(max(self._cluster.collectors, 1))
         stored = [select_prefix(acting, f"collector.{slot}") for slot in slots]
         states = [select_prefix(one, "state") for one in stored]
@@ -335,7 +340,7 @@ class ClusterTrainer(Trainer):
             version, iterations, random, torn = map(int, one["order"])
             order = Order(-1, version, iterations, bool(random))
             slot, rows = int(one["slot"]), pack_rows(self._rows, select_prefix(one, "rows"))
-            about = (slot, attempts[slot], order, rows, self._no_episodes, {}, bool(torn))
+            about = (slot, attempts[slot], order, rows, [], {}, bool(torn))
             self.arrived.append(Delivery(*about))
             number += 1
 

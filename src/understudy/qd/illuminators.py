@@ -145,7 +145,7 @@ class HostIlluminator:
         self, policies: Tree, episode: int, fresh: bool = False, on_chunk: OnChunk | None = None
     ) -> EpisodeResults:
         results = self._runner.run(as_td3(policies), episode, fresh, on_chunk)
-        return results._replace(returns=np.asarray(results.returns, np.float32))
+        return results._replace(returns=np.asarray(results.returns, np.float32), infos=None)
 
     def replay(self, cells: np.ndarray) -> Reevaluation:
         """Play the policies of filled cells in the episodes in which they were found."""
@@ -188,8 +188,9 @@ def _run_cells(
     for begin in range(0, count, plan.size):
         rows = np.arange(begin, begin + plan.size) % count
         results = run(policies_in(state.repertoire, cells[rows]), rows)
-        parts.append([np.stack(one, axis=1) for one in zip(*results, strict=True)])
-    fitness, _, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
+        facts = [(one.returns, one.descriptors) for one in results]
+        parts.append([np.stack(one, axis=1) for one in zip(*facts, strict=True)])
+    fitness, descriptor = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
     return Reevaluation(fitness, descriptor)
 
 

@@ -70,6 +70,7 @@ class TrainableRepertoire(Trainable):
 
     def __post_init__(self) -> None:
         self.batch = self.chunk = self.illuminator.plan.size
+        self.ended = []
         self._first, self._begun = self.count, self.position.seconds
         self._logged_steps, self._logged_seconds = self.position.steps, self.position.seconds
         self._pace = 0.0  # generations per second

@@ -21,7 +21,16 @@ HOOKS = (
 BETWEEN_CHUNKS = ("on_chunk", "on_episode")
 LARGEST_STATE = 1_000_000  # characters of JSON, of all callbacks together
 LONGEST_NAME = 200
-OWN_GROUPS = ("time", "rollout", "train", "eval", "env", "cluster", "qd")  # of names in the log
+OWN_GROUPS = (
+    "time",
+    "rollout",
+    "train",
+    "eval",
+    "info",
+    "env",
+    "cluster",
+    "qd",
+)  # of names in the log
 
 _log = logging.getLogger("understudy.runs")
 
@@ -38,6 +47,8 @@ class Episode:
     steps: int = 0
     """The agent's steps when `on_episode` is called."""
     info: dict[str, float] = field(default_factory=dict)
+    """The mean of each number that the environment reported in `info`, and its last `success`, 0
+    or 1, if there was one."""
 
 
 class Callback:

@@ -34,6 +34,8 @@ class RunConfig(Config):
     """Steps between checkpoints; 0 saves only at the end (default: about every minute)."""
     keep_checkpoints: int = setting(2, at_least=1)
     """Number of newest checkpoints to keep, besides `best`."""
+    log_episodes: bool = setting(True)
+    """Write a line for each episode of training to `episodes.csv` in the run directory."""
 
     def completed(self, steps: int, num_envs: int, episode_steps: int) -> "RunConfig":
         """Fill in the intervals of a run of `steps` in all on `num_envs` environments per seed,

@@ -41,7 +41,9 @@ def seed_spread(values: Any) -> str:
 SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "rollout/ep_rew_mean": ("return", compact),
     "rollout/ep_rew_per_seed": ("seeds", seed_spread),
+    "rollout/success_rate": ("success", "{:.0%}".format),
     "eval/mean_reward": ("eval", compact),
+    "eval/success_rate": ("eval success", "{:.0%}".format),
     "qd/qd_score": ("QD-score", compact),
     "qd/coverage": ("coverage", "{:.1%}".format),
     "qd/max_fitness": ("best", compact),

@@ -53,8 +53,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             self._directory, outputs = None, []
             if path is not None:
-                keep = self.config.keep_checkpoints
-                directory = RunDirectory(path, trainable, metadata, self.title, keep)
+                directory = RunDirectory(path, trainable, metadata, self.title, self.config)
                 self._directory = stack.enter_context(directory)
                 outputs.append(directory.log)
             for each in open_loggers(logger, path, metadata, self.title):

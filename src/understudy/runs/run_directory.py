@@ -14,12 +14,15 @@ import numpy as np
 from understudy.errors import CheckpointError, ConfigError, UnderstudyError
 from understudy.reading import read_bytes
 from understudy.runs import checkpoint
+from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.csv_log import UNITS, CsvLog, LogRow, read_csv
+from understudy.runs.episode_log import EpisodeLog
 from understudy.runs.files import lock_directory, refuse_link, write_whole
 from understudy.runs.policy_file import save_policy
 from understudy.runs.trainable import Trainable
 
 LOG, CURVE, RUN_JSON = "progress.csv", "learning_curve.png", "run.json"
+EPISODES = "episodes.csv"
 POLICY = "policy.safetensors"
 MOST_FAILURES = 3  # of writes in a row
 
@@ -34,11 +37,13 @@ class RunDirectory:
     A context manager: one run may use a directory at a time."""
 
     def __init__(
-        self, path: Path, trainable: Trainable, metadata: Mapping[str, Any], title: str, keep: int
-    ):
-        """`metadata` describes the run (its `run` identifies it); `keep` checkpoints stay."""
+        self, path: Path, trainable: Trainable, metadata: Mapping[str, Any], title: str,
+        config: RunConfig | QDRunConfig,
+    ):  # fmt: skip
+        """`metadata` describes the run (its `run` identifies it)."""
         self.path, self.trainable, self._metadata = path, trainable, metadata
-        self._title, self._keep = title, keep
+        self._title, self._keep = title, config.keep_checkpoints
+        self._log_episodes = isinstance(config, RunConfig) and config.log_episodes
         self._log_fails = False
         self._logged = False  # since the last checkpoint
         self._submitted: list[Path] = []  # checkpoints, see `take_written`
@@ -48,7 +53,7 @@ class RunDirectory:
             _make_writable(self.path)
             stack.enter_context(lock_directory(self.path))
             self._refuse_another_run()
-            for name in (checkpoint.DIRECTORY, LOG):
+            for name in (checkpoint.DIRECTORY, LOG, EPISODES):
                 refuse_link(self.path / name)
             checkpoint.tidy(self.path)
             write_whole(self.path / RUN_JSON, json.dumps(self._metadata, indent=2).encode())
@@ -57,6 +62,9 @@ class RunDirectory:
             trainable = self.trainable
             logged = trainable.position.logged * trainable.batch
             self._csv.rewind(logged, UNITS[trainable.unit].count)
+            self._episodes = None
+            if self._log_episodes:
+                self._episodes = stack.enter_context(EpisodeLog(self.path / EPISODES, logged))
             scores = read_csv(self.path / LOG).get("eval/mean_reward", np.array([]))
             self._best = max([float("-inf"), *scores[np.isfinite(scores)].tolist()])
             self._writer = BackgroundWriter()
@@ -68,8 +76,11 @@ class RunDirectory:
     def log(self, row: LogRow) -> None:
         """Append a row to the log. If its evaluation is the best so far, save `best`."""
         self._logged = True
+        ended, self.trainable.ended = self.trainable.ended, []
         try:
             self._csv.append(row)
+            if self._episodes is not None:
+                self._episodes.append(ended)
         except OSError as error:
             if not self._log_fails:
                 _log.warning("%s cannot be written: %s", self.path / LOG, error)

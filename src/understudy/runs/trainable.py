@@ -29,6 +29,8 @@ class Trainable(abc.ABC):
     """Growth of `count` after which callbacks may be called."""
     draw: Callable[[Path, str], object]
     """Draws pictures of the run into its directory, under a title."""
+    ended: list[LogRow]
+    """A line for `episodes.csv` for each episode that the last row counts."""
     describe_policy: Callable[[], Description] | None = None
     """Describes the policy for a file of its own, or raises ConfigError if that is impossible. None
     if there is no single policy."""

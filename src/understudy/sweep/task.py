@@ -94,7 +94,7 @@ class Task:
         with contextlib.closing(self._agent_in(run_dir, settings)) as agent:
             missing = self.steps - agent.steps
             if missing < 1:  # its process died after the last step, before it could report
-                return agent.selection_returns(self.episodes), 0
+                return agent.play_selection(self.episodes).returns, 0
             summary = agent.train(
                 missing, run=self.run, run_dir=run_dir, callbacks=(callback,), progress=False
             )

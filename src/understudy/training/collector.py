@@ -177,7 +177,7 @@ class Collector:
             if act_next:
                 actor.act(self.seen[part], random)
         step, action = join(steps), join(actions)
-        self.tally.add(step)
+        self.tally.add(step, self.envs.take_infos())
         self.open_actions.add(action, step.last)
         self.record.append(self._rows_of(before, action, step, acted))
 

@@ -7,6 +7,7 @@ the program holds no conditional at all.
 """
 
 import math
+import time
 from typing import Any, NamedTuple, final
 
 import jax
@@ -23,6 +24,7 @@ from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.training.actions import choose_actions, to_real
 from understudy.training.devices import divides_rows
 from understudy.training.learner import move, observe, updates
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
 from understudy.training.trainer import States, Trainer, TrainingSetup
@@ -131,23 +133,24 @@ class DeviceTrainer(Trainer):
         values = self.hyper_schedules.over(i * self.setup.num_envs for i in iterations)
         return {name: values[..., place] for place, name in enumerate(self.hyper_schedules.names)}
 
-    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The latest episodes since the last call (at most `EPISODES_REMEMBERED` a seed)."""
-        episodes = jax.device_get(self.world.episodes)
-        latest = [
-            (returns[:ended].astype(np.float64), lengths[:ended])
-            for _, _, returns, lengths, ended in zip(*episodes, strict=True)
-        ]
+    def episodes(self) -> list[EndedEpisode]:
+        """The latest episodes since the last call."""
+        self._known[:] = 0
+        latest = self.new_episodes()
         fresh = self.world.episodes._replace(ended=jnp.zeros_like(self.world.episodes.ended))
         self.world, self._known[:] = self.world._replace(episodes=fresh), 0
         return latest
 
-    def new_episodes(self) -> list[tuple[int, float, int]]:
-        """At most the latest `EPISODES_REMEMBERED` of a seed."""
+    def new_episodes(self) -> list[EndedEpisode]:
+        """At most the latest `EPISODES_REMEMBERED` of a seed. When and in which environment each
+        one ended is not stored."""
         _, _, returns, lengths, ended = jax.device_get(self.world.episodes)
         known, self._known = np.maximum(self._known, ended - EPISODES_REMEMBERED), ended.copy()
+        now = time.perf_counter()
         return [
-            (seed, float(returns[seed, at]), int(lengths[seed, at]))
+            EndedEpisode(
+                seed, float(returns[seed, at]), int(lengths[seed, at]), None, self.steps, now
+            )
             for seed in range(len(ended))
             for at in np.arange(known[seed], ended[seed]) % EPISODES_REMEMBERED
         ]

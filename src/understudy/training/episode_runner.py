@@ -7,7 +7,7 @@ many policies with one episode each.
 
 import abc
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -21,6 +21,7 @@ from understudy.algorithms.base import Algorithm
 from understudy.envs import seeds as episode_seeds
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.episode_info import EpisodeInfo
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
 from understudy.envs.make import EnvSource
 from understudy.envs.seeds import EpisodeSeeds
@@ -113,6 +114,7 @@ class EpisodeResults(NamedTuple):
     returns: Any  # [rows]
     lengths: Any  # [rows] steps
     descriptors: Any  # [rows, size]; None where behaviors are not described
+    infos: Any = None  # [rows] objects, `EpisodeInfo` or None; None for native environments
 
 
 EpisodeChunks = Generator[Chunk, None, EpisodeResults]  # the steps [1, rows], then the results
@@ -196,17 +198,19 @@ class HostEpisodeRunner(EpisodeRunner):
                 scores.fail(np.logical_not(np.isfinite(action).reshape(rows, -1).all(axis=1)))
             counted = scores.open
             step = envs.step(action, counted) if envs.steps_rows else envs.step(action)
-            last = scores.add(step)
+            last = scores.add(step, envs.take_infos())
             facts = (observation, action, step.reward, step.terminated, last, step.next_observation)
             steps: Any = Step(*(fact[None] for fact in facts))  # type: ignore
             yield Chunk(steps, (counted & step.valid)[None])  # type: ignore
             observation, first = step.observation, step.last
-        if scores.cut_off and plan.episode_length is None:
-            _log.warning(
-                "%d episodes of an evaluation had not ended after %d steps: their returns are "
-                "those up to there", scores.cut_off, limit,
-            )  # fmt: skip
-        return EpisodeResults(scores.returns, scores.lengths, scores.descriptors)
+        if scores.cut_off.any():
+            if plan.episode_length is None:
+                _log.warning(
+                    "%d episodes of an evaluation had not ended after %d steps: their returns are "
+                    "those up to there", scores.cut_off.sum(), limit,
+                )  # fmt: skip
+            scores.add_infos(envs.read_open_infos(), scores.cut_off)
+        return EpisodeResults(scores.returns, scores.lengths, scores.descriptors, scores.infos)
 
     @cached_property
     def _max_steps(self) -> int:
@@ -236,19 +240,22 @@ class _Scores:
 
     def __init__(self, rows: int, descriptor: Descriptor | None, limit: int, attempts: int | None):
         self.returns, self.lengths = np.zeros(rows), np.zeros(rows, np.int32)
-        self.open, self.cut_off = np.ones(rows, bool), 0
+        self.open, self.cut_off = np.ones(rows, bool), np.zeros(rows, bool)
         self.descriptors = None if descriptor is None else np.zeros((rows, descriptor.size), "f4")
+        self.infos = np.full(rows, None, object)
         self._descriptor, self._limit = descriptor, limit
         self._attempts = np.full(rows, np.iinfo(np.int64).max if attempts is None else attempts)
 
-    def add(self, step: HostStep) -> np.ndarray:
-        """Add a step of all rows; returns [rows]: whether it is the last one of an episode."""
+    def add(self, step: HostStep, infos: Mapping[int, EpisodeInfo]) -> np.ndarray:
+        """Add a step of all rows, and what the episodes have reported that it ended; returns
+        [rows]: whether it is the last one of an episode."""
+        self.add_infos(infos, self.open)
         valid, cut = self.open & step.valid, self.open & step.last & ~step.valid
         self.returns = np.where(valid, self.returns + step.reward, self.returns)
         self.lengths = self.lengths + valid
         at_limit = valid & (self.lengths >= self._limit)
         last = step.last | at_limit
-        self.cut_off += int((at_limit & ~step.last).sum())
+        self.cut_off |= at_limit & ~step.last
         if self._descriptor is not None:
             self._describe(step.descriptor, valid)
         self._attempts[cut] -= 1
@@ -256,6 +263,12 @@ class _Scores:
         self.open = self.open & ~(last & valid)
         self.fail(cut & (self._attempts <= 0))
         return last
+
+    def add_infos(self, infos: Mapping[int, EpisodeInfo], rows: np.ndarray) -> None:
+        """Add what the episodes of these rows have reported."""
+        for row, info in infos.items():
+            if rows[row]:
+                self.infos[row] = info
 
     def fail(self, rows: np.ndarray) -> None:
         """End the open episodes of these rows with a return of NaN."""

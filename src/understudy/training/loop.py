@@ -23,6 +23,7 @@ from understudy.envs.base import HostEnvs
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.collector import Collector
 from understudy.training.learner import Call
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.snapshot import Snapshot
 from understudy.training.trainer import Trainer, TrainingSetup
@@ -120,6 +121,7 @@ class HostTrainer(Trainer):
         if self._acting_policy is None:  # the checkpoint holds the learner's policy only
             self._use_policy(self._newest_policy())
         self.transport.restart_counting(self.position.updates)
+        self.collector.tally.iterations = self.position.iterations
 
     def _acting_state_dict(self) -> StateDict:
         """In mid-chunk also the acting policy: the learner's is a later one."""
@@ -135,10 +137,10 @@ class HostTrainer(Trainer):
             loaded = load_state_dict(self.transport.policy(), policy)
             self._use_policy(jax.device_put(loaded, self.transport.act_device))
 
-    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def episodes(self) -> list[EndedEpisode]:
         return self.collector.tally.take()
 
-    def new_episodes(self) -> list[tuple[int, float, int]]:
+    def new_episodes(self) -> list[EndedEpisode]:
         return self.collector.tally.new()
 
     def faults(self) -> dict[str, int]:

@@ -1,12 +1,17 @@
 """The episodes that are still open: their returns and lengths so far, and their actions, by which a
 resumed run repeats them."""
 
+import json
 import logging
-from typing import final
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.episode_info import EpisodeInfo
+from understudy.errors import CheckpointError
 from understudy.state_dict import StateDict
 
 LONGEST = 100_000  # actions of an episode; a longer one cannot be repeated
@@ -101,25 +106,72 @@ class OpenActions:
         return actions
 
 
+class EndedEpisode(NamedTuple):
+    """An episode of training that has ended."""
+
+    seed_index: int
+    total_reward: float
+    length: int
+    env: int | None  # which of the seed's environments; None if that is unknown
+    step: int  # steps per seed when it ended
+    clock: float  # `time.perf_counter()` when it ended
+    info: EpisodeInfo | None = None
+
+
+def pack_episodes(episodes: Sequence[EndedEpisode]) -> np.ndarray:
+    """Return episodes as bytes of JSON, for a checkpoint, without the clock: another process has
+    another one."""
+    stored = [[*one[:5], one.info] for one in episodes]
+    return np.frombuffer(json.dumps(stored).encode(), np.uint8)
+
+
+def unpack_episodes(stored: np.ndarray, num_seeds: int) -> list[EndedEpisode]:
+    """Return the episodes that `pack_episodes` has stored. The file may hold anything."""
+    try:
+        episodes = [_read_episode(*one) for one in json.loads(stored.tobytes())]
+        if not all(0 <= episode.seed_index < num_seeds for episode in episodes):
+            raise ValueError(f"there are {num_seeds} seeds")
+        return episodes
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise CheckpointError(f"the ended episodes cannot be read: {error}") from error
+
+
+def _read_episode(
+    seed: Any, total: Any, length: Any, env: Any, step: Any, info: Any
+) -> EndedEpisode:
+    if info is not None:
+        means, success = info
+        means = {str(key): float(mean) for key, mean in dict(means).items()}
+        info = EpisodeInfo(means, None if success is None else bool(success))
+    env, clock = None if env is None else int(env), time.perf_counter()
+    return EndedEpisode(int(seed), float(total), int(length), env, int(step), clock, info)
+
+
 @final
 class EpisodeTally:
-    """Returns and lengths of episodes, counted on the host in double precision."""
+    """Returns and lengths of episodes, counted on the host in double precision, and what their
+    environments have reported."""
 
     def __init__(self, num_seeds: int, num_envs: int):
         self._num_envs = num_envs
         self._returns = np.zeros(num_seeds * num_envs)
         self._lengths = np.zeros(num_seeds * num_envs, np.int64)
-        self._ended: list[list[tuple[float, int]]] = [[] for _ in range(num_seeds)]
-        self._known = [0] * num_seeds  # how many of these `new` has returned
+        self._ended: list[EndedEpisode] = []
+        self._known = 0  # how many of these `new` has returned
+        self.iterations = 0  # steps of each environment so far
 
-    def add(self, step: HostStep) -> None:
-        """Add one step of every row."""
+    def add(self, step: HostStep, infos: Mapping[int, EpisodeInfo]) -> None:
+        """Add one step of every row, and what the episodes have reported that it ended."""
         self._returns += step.reward
         self._lengths += step.valid
+        self.iterations += 1
         if 1 in step.last.tobytes():  # a fifth of the time of `.any()`
-            for row in np.flatnonzero(step.last & step.valid):
-                self._ended[row // self._num_envs].append(
-                    (float(self._returns[row]), int(self._lengths[row]))
+            steps, now = self.iterations * self._num_envs, time.perf_counter()
+            for row in np.flatnonzero(step.last & step.valid).tolist():
+                seed_index, env = divmod(row, self._num_envs)
+                counts = (float(self._returns[row]), int(self._lengths[row]))
+                self._ended.append(
+                    EndedEpisode(seed_index, *counts, env, steps, now, infos.get(row))
                 )
             self.reset(step.last)
 
@@ -128,35 +180,25 @@ class EpisodeTally:
         self._returns[rows] = 0.0
         self._lengths[rows] = 0
 
-    def take(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per seed: returns and lengths of the episodes that ended since the last call."""
-        taken = [(np.array([r for r, _ in e]), np.array([n for _, n in e])) for e in self._ended]
-        self._ended = [[] for _ in self._ended]
-        self._known = [0] * len(self._known)
+    def take(self) -> list[EndedEpisode]:
+        """The episodes that ended since the last call, in order."""
+        taken, self._ended, self._known = self._ended, [], 0
         return taken
 
-    def new(self) -> list[tuple[int, float, int]]:
-        """Seed index, return and length of the episodes that ended since the last call, or since
-        `take`, which returns them too."""
-        fresh = [
-            (seed_index, *episode)
-            for seed_index, known in enumerate(self._known)
-            for episode in self._ended[seed_index][known:]
-        ]
-        self._known = [len(ended) for ended in self._ended]
+    def new(self) -> list[EndedEpisode]:
+        """The episodes that ended since the last call, or since `take`, which returns them too."""
+        fresh, self._known = self._ended[self._known :], len(self._ended)
         return fresh
 
     def state_dict(self) -> StateDict:
-        ended = [(m, *episode) for m, episodes in enumerate(self._ended) for episode in episodes]
         return {
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
-            "ended": np.array(ended, np.float64).reshape(-1, 3),  # seed, return, length
+            "ended": pack_episodes(self._ended),
         }
 
     def load_state_dict(self, arrays: StateDict) -> None:
         self._returns[:] = arrays["returns"]
         self._lengths[:] = arrays["lengths"]
-        for seed_index, total, length in arrays["ended"]:
-            self._ended[int(seed_index)].append((float(total), int(length)))
-        self._known = [len(ended) for ended in self._ended]
+        self._ended = unpack_episodes(arrays["ended"], len(self._returns) // self._num_envs)
+        self._known = len(self._ended)

@@ -19,6 +19,7 @@ from understudy.state_dict import StateDict, add_prefix, load_state_dict, select
 from understudy.training.devices import find_sharding
 from understudy.training.hyper_schedules import HyperSchedules, check_names, per_seed
 from understudy.training.initialization import init_program, metric_names
+from understudy.training.open_episodes import EndedEpisode
 from understudy.training.replay_placement import EVERYWHERE, choose, make
 from understudy.training.seed_axis import INITIALIZATION, seed_keys
 from understudy.training.setup import TrainingSetup as TrainingSetup
@@ -68,13 +69,13 @@ class Trainer(abc.ABC):
         `interrupted`."""
 
     @abc.abstractmethod
-    def episodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per seed: returns and lengths of the episodes that ended since the last call."""
+    def episodes(self) -> list[EndedEpisode]:
+        """The episodes that ended since the last call, in order."""
 
     @abc.abstractmethod
-    def new_episodes(self) -> list[tuple[int, float, int]]:
-        """The seed index, return and length of the episodes that ended since the last call, or
-        since the last call of `episodes`, which returns them too."""
+    def new_episodes(self) -> list[EndedEpisode]:
+        """The episodes that ended since the last call, or since the last call of `episodes`, which
+        returns them too."""
 
     @abc.abstractmethod
     def close(self) -> None:
