@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -47,6 +48,9 @@ def entry() -> None:
     if os.getcwd() not in sys.path:
         # An environment "my_module:MyEnv-v0" may lie here. As the last place it hides no package.
         sys.path.append(os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not every encoding has ε; help texts have it
+            stream.reconfigure(errors="replace")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
         signal.signal(signal.SIGINT, _leave_now)
     try:
