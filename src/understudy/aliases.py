@@ -12,7 +12,7 @@ from types import MappingProxyType
 # to the constructor.
 _PLACES = {
     "us.SAC(env, {}=…)": (
-        "seed num_seeds num_envs networks loss_addons env_workers guard cluster device"
+        "seed num_seeds num_envs env_args networks loss_addons env_workers guard cluster device"
     ),
     "agent.train({}=…)": "steps schedules run_dir logger callbacks progress",
     "agent.evaluate({}=…)": "episodes",
@@ -75,6 +75,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "num_env": {"num_envs": "", "envs": ""},
     "num_envs": {"num_envs": "", "envs": ""},
     "num_seeds": {"num_seeds": "", "seeds": ""},
+    "env_kwargs": {"env_args": "", "env_arg": "NAME=VALUE"},
     "cuda": {"device": '"gpu"'},
     "verbose": {"progress": "", "quiet": ""},
     "progress_bar": {"progress": "", "quiet": ""},

@@ -5,10 +5,11 @@ a worker starts in a fraction of a second and holds only its simulators.
 
 The parent sends commands of one byte, some with an object after them; a worker answers each in the
 same way. Single bytes are read and written directly, which takes a third of the time of
-`Connection.send_bytes`.
+`Connection.send_bytes`. Pipes of Windows have no file descriptors; there bytes are messages.
 """
 
 import os
+import select
 import signal
 import traceback
 from contextlib import suppress
@@ -35,30 +36,46 @@ DONE = b"d"
 RESULT = b"v"  # with an object
 ERROR = b"e"  # with a message and a traceback; the worker ends
 
+# Whether pipes are files. Windows has no `select.poll`.
+FILES = hasattr(select, "poll")
 
-def main(pipe: Connection, payload: bytes) -> None:
+
+def write_byte(pipe: Connection, byte: bytes, files: bool) -> None:
+    if files:
+        os.write(pipe.fileno(), byte)
+    else:
+        pipe.send_bytes(byte)
+
+
+def read_byte(pipe: Connection, files: bool) -> bytes:
+    """Read a byte. At the end of the pipe it is empty, or raises EOFError if pipes are no files."""
+    return os.read(pipe.fileno(), 1) if files else pipe.recv_bytes()
+
+
+def main(pipe: Connection, payload: bytes, files: bool = FILES) -> None:
     """Build environments, connect to the shared memory, then serve commands until CLOSE.
 
-    `payload` is a pickled callable that makes the worker's EnvRows. A worker ends by itself when
-    its parent has ended, because then the pipe is closed.
+    `payload` is a pickled callable that makes the worker's EnvRows. `files` is the parent's FILES.
+    A worker ends by itself when its parent has ended, because then the pipe is closed.
     """
     # Signals to a whole group of processes are the parent's to interpret; a worker ends with it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     rows, memory = None, None
     try:
         rows = cloudpickle.loads(payload)()
-        _answer(pipe, RESULT, rows.spaces)
-        if os.read(pipe.fileno(), 1) == SHARE:
+        _answer(pipe, RESULT, rows.spaces, files)
+        if read_byte(pipe, files) == SHARE:
             name, packer, layout = pipe.recv()
             rows.set_packer(packer)
             memory = SharedMemory(name)
-            _serve(pipe, rows, memory.buf, layout)
+            _serve(pipe, rows, memory.buf, layout, files)
     except (EOFError, BrokenPipeError):
         pass
     except Exception as error:
         with suppress(OSError):  # the parent may have ended
-            _answer(pipe, ERROR, (str(error), traceback.format_exc()))
+            _answer(pipe, ERROR, (str(error), traceback.format_exc()), files)
     finally:
         if rows is not None:
             rows.close()
@@ -66,19 +83,18 @@ def main(pipe: Connection, payload: bytes) -> None:
             memory.close()
 
 
-def _answer(pipe: Connection, kind: bytes, content: Any) -> None:
+def _answer(pipe: Connection, kind: bytes, content: Any, files: bool) -> None:
     data = ForkingPickler.dumps(content)  # before anything is sent: it may raise
-    os.write(pipe.fileno(), kind)
+    write_byte(pipe, kind, files)
     pipe.send_bytes(data)
 
 
-def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype) -> None:
+def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype, files: bool) -> None:
     """Serve commands until CLOSE. The views of `buffer` end with this frame, so that it can be
     closed."""
     own = slice(rows.first_row, rows.first_row + len(rows.environments))
     arrays = StepArrays.over(buffer, layout).select(own)
-    file = pipe.fileno()
-    while (command := os.read(file, 1)) not in (CLOSE, b""):
+    while (command := read_byte(pipe, files)) not in (CLOSE, b""):
         if command == REPLAY:
             episodes, actions = pipe.recv()
             rows.replay(episodes, actions, arrays.observation)
@@ -87,6 +103,6 @@ def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype) -> No
             rows.step(arrays, arrays.action, chosen)
         report = Report([], rows.infos.read_open()) if command == INFOS else rows.take_report()
         if report is None:
-            os.write(file, DONE)
+            write_byte(pipe, DONE, files)
         else:
-            _answer(pipe, RESULT, report)
+            _answer(pipe, RESULT, report, files)

@@ -1,11 +1,10 @@
 """The worker processes of `ProcessEnvs`: their start, pipes, shared memory and end.
 
-Workers start by forkserver and never import JAX. (Python's own forkserver and resource tracker
-stay, idle, until the program ends; they serve every later start.)
+Workers start by forkserver (on Windows by spawn) and never import JAX. (Python's own forkserver and
+resource tracker stay, idle, until the program ends; they serve every later start.)
 """
 
 import multiprocessing
-import os
 import select
 import sys
 import time
@@ -13,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, final
@@ -69,7 +69,7 @@ class WorkerPool:
     def send(self, index: int, command: bytes, content: Any = None) -> None:
         """Send a command to a worker, and what follows it."""
         with suppress(OSError):  # the worker is lost: reading its answer will say so
-            os.write(self.pipes[index].fileno(), command)
+            worker.write_byte(self.pipes[index], command, worker.FILES)
             if content is not None:
                 self.pipes[index].send(content)
 
@@ -78,16 +78,23 @@ class WorkerPool:
     ) -> Iterator[tuple[int, Report | WorkerLost]]:
         """Wait for the answers of workers. Yields, as soon as it is known, which worker has
         something to report or was lost; plain successes are not reported."""
-        waiting, poll = {self.pipes[index].fileno(): index for index in workers}, select.poll()
-        for file in waiting:
+        waiting = {self.pipes[index].fileno(): index for index in workers}
+        poll: Any = select.poll() if worker.FILES else None
+        for file in waiting if poll else ():
             poll.register(file, select.POLLIN)
         deadline = time.monotonic() + timeout
         while waiting:
             left = max(0.0, deadline - time.monotonic())
-            ready = [file for file, _ in poll.poll(1_000 * left)]
+            if poll:
+                ready = [file for file, _ in poll.poll(1_000 * left)]
+            else:
+                pipes = [self.pipes[index] for index in waiting.values()]
+                answered: Any = wait_for(pipes, left)
+                ready = [pipe.fileno() for pipe in answered]
             for file in ready or list(waiting):
                 index = waiting.pop(file)
-                poll.unregister(file)
+                if poll:
+                    poll.unregister(file)
                 try:
                     result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
@@ -108,7 +115,7 @@ class WorkerPool:
     def close(self) -> None:
         for pipe in self.pipes:
             with pipe, suppress(OSError):  # the worker may have ended already
-                os.write(pipe.fileno(), worker.CLOSE)
+                worker.write_byte(pipe, worker.CLOSE, worker.FILES)
         deadline = time.monotonic() + _CLOSE_SECONDS
         for process in self.processes:
             _end(process, max(0.0, deadline - time.monotonic()))
@@ -120,14 +127,17 @@ class WorkerPool:
             self.memory = None
 
     def _launch(self, index: int) -> tuple[BaseProcess, Connection]:
-        context = multiprocessing.get_context("forkserver")
+        method = "forkserver"
+        if method not in multiprocessing.get_all_start_methods():
+            method = "spawn"
+        context: Any = multiprocessing.get_context(method)
         start, stop = self.spans[index]
         ours, theirs = context.Pipe()
         # Not daemons, which may not have children of their own: an environment may. They end
         # with their pipe, however their parent ends.
         process = context.Process(
             target=worker.main,
-            args=(theirs, self._payloads[index]),
+            args=(theirs, self._payloads[index], worker.FILES),
             name=f"understudy-envs-{start}-{stop - 1}",
         )
         with _without_main_script():
@@ -141,7 +151,7 @@ class WorkerPool:
         try:
             if timeout is not None and not pipe.poll(timeout):
                 raise self._lose(index, hung=True)
-            answer = os.read(pipe.fileno(), 1)
+            answer = worker.read_byte(pipe, worker.FILES)
             if answer == worker.DONE:
                 return None
             content = pipe.recv()  # from our own worker; raises EOFError if it has ended

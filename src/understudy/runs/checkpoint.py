@@ -187,7 +187,8 @@ def read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _map_arrays(path: Path) -> dict[str, np.ndarray]:
     """Map the arrays that may be too large for memory, and copy the others. The file may be removed
-    meanwhile, and writing to the arrays does not change it."""
+    meanwhile, and writing to the arrays does not change it. Windows cannot remove a mapped file:
+    there all arrays are copied."""
     data = np.memmap(path, np.uint8, "c")
     start = 8 + int.from_bytes(data[:8], "little")
     kinds, arrays = {kind: dtype for dtype, kind in DTYPES.items()}, {}
@@ -195,7 +196,7 @@ def _map_arrays(path: Path) -> dict[str, np.ndarray]:
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
             mapped = data[start + begin : start + end].view(kinds[entry["dtype"]])
-            large = mapped.nbytes > LARGEST_READ and mapped.flags.aligned
+            large = mapped.nbytes > LARGEST_READ and mapped.flags.aligned and os.name != "nt"
             arrays[name] = (mapped if large else np.array(mapped)).reshape(entry["shape"])
     return arrays
 

@@ -4,13 +4,14 @@ A file has a hidden random name until it is complete. This module does not impor
 """
 
 import contextlib
-import fcntl
 import hashlib
+import importlib
 import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,19 @@ from understudy.errors import CheckpointError, ConfigError
 
 LOCK = "run.lock"  # in a run directory
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_LOCKED_BYTE = 2**30
+
+
+def _optional(name: str) -> Any:
+    """Import a module that some operating systems do not have."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module(name)
+    return None
+
+
+FCNTL, MSVCRT = _optional("fcntl"), _optional("msvcrt")
+# Without locks, the existence of the file is the lock, and a killed process leaves it behind.
+EXCLUSIVE = os.O_EXCL if FCNTL is None and MSVCRT is None else 0
 
 
 def write_whole(path: str | Path, data: bytes | str) -> Path:
@@ -104,6 +118,8 @@ def refuse_link(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a directory
+        return
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -111,35 +127,63 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
+def lock_directory(directory: Path) -> AbstractContextManager[None]:
+    """Lock a directory against other runs."""
+
+    def in_use(holder: str) -> CheckpointError:
+        return CheckpointError(
+            f"{directory} is in use by another run ({holder}): wait for it, stop it, or choose "
+            "another directory"
+        )
+
+    return lock_file(directory / LOCK, in_use)
+
+
 @contextlib.contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
-    """Lock a directory against other runs. The operating system holds the lock as long as the
-    process lives: a process that was killed leaves the file behind, but no lock."""
-    path = directory / LOCK
-    file = _acquire(path)
+def lock_file(path: Path, in_use: Callable[[str], Exception]) -> Iterator[None]:
+    """Lock a file, which is made for it. The operating system holds the lock as long as the process
+    lives: a process that was killed leaves the file behind, but no lock. If another process holds
+    it, raise `in_use` with the name of that process."""
+    file = _acquire(path, in_use)
     try:
         os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
         os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
     finally:
+        if FCNTL is None:  # Windows removes no open file; nobody else can remove it either
+            os.close(file)
         with contextlib.suppress(OSError):  # the directory itself may be gone
             path.unlink(missing_ok=True)
-        os.close(file)
+        if FCNTL is not None:
+            os.close(file)
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, in_use: Callable[[str], Exception]) -> int:
     while True:
         refuse_link(path)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK | EXCLUSIVE, 0o644)
+        except FileExistsError:
+            raise in_use(f"{path.read_text().strip()}; remove {path} if it has ended") from None
+        try:
+            _lock(file)
         except OSError:
             holder = os.read(file, 200).decode(errors="replace").strip()
             os.close(file)
-            raise CheckpointError(
-                f"{path.parent} is in use by another run ({holder or 'unknown'}): wait for "
-                "it, stop it, or choose another directory"
-            ) from None
+            raise in_use(holder or "unknown") from None
         if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
             return file
         os.close(file)  # the run that held the lock has just removed the file
+
+
+def _lock(file: int) -> None:
+    """Lock an open file; raise OSError if another process has locked it."""
+    if FCNTL is not None:
+        FCNTL.flock(file, FCNTL.LOCK_EX | FCNTL.LOCK_NB)
+    elif MSVCRT is not None:  # a byte beyond the text, which others must be able to read
+        os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            MSVCRT.locking(file, MSVCRT.LK_NBLCK, 1)
+        finally:
+            os.lseek(file, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""Signals that end a run: SIGINT, SIGTERM and SIGHUP. The run finishes its step and saves first."""
+"""Signals that end a run, such as SIGINT and SIGTERM. The run finishes its step and saves first."""
 
 import contextlib
 import signal
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, final
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last one instead of SIGHUP
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 
 class Interrupted(BaseException):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from understudy.distributed.connect import first_line
 from understudy.errors import ConfigError
-from understudy.runs.files import make_directory, open_for_appending
+from understudy.runs.files import lock_file, make_directory
 from understudy.sweep.result import FAILED, FINISHED, PRUNED, Outcome, SweepResult
 from understudy.sweep.space import Range, Settings, Vary, is_whole, short, spell, spell_value
 from understudy.sweep.task import Report, Task
@@ -129,11 +128,11 @@ def opened(optuna: Any, database: Path, task: Task, vary: Vary) -> Iterator[Stud
     like a killed one. The operating system holds the lock, so it never outlives its process."""
     make_directory(database.parent)
     verbosity = optuna.logging.get_verbosity()
-    with open_for_appending(database.with_suffix(".lock")) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{database} is in use by another search") from None
+
+    def in_use(holder: str) -> ConfigError:
+        return ConfigError(f"{database} is in use by another search ({holder})")
+
+    with lock_file(database.with_suffix(".lock"), in_use):
         try:
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             yield open_study(optuna, database, task, vary)

@@ -2,10 +2,12 @@
 and logged, before anything is allocated."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,8 +144,18 @@ def _device() -> Any:
 def _memory() -> int:
     """Memory of this machine, or of this container."""
     limit = _read_kernel("/sys/fs/cgroup/memory.max")
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if hasattr(os, "sysconf"):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        total = windows_memory()
     return total if limit is None else min(limit, total)
+
+
+def windows_memory() -> int:
+    """The memory of a machine with Windows; unlimited if it does not say."""
+    kilobytes, windows = ctypes.c_ulonglong(), getattr(ctypes, "windll", None)
+    known = windows and windows.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes))
+    return kilobytes.value * 1024 if known else sys.maxsize
 
 
 def _free_memory() -> int:
