@@ -53,7 +53,7 @@ test-fast: $(STAMP)
 
 test-slow: $(STAMP)
 	UNDERSTUDY_TEST_COMPILER=default $(PYTEST) -n $(WORKERS) --dist loadscope -m slow --timeout 0 \
-		--jaxtyping-packages=understudy,beartype.beartype $(PYTEST_ARGS)
+		$(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/lint-imports

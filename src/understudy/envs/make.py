@@ -307,11 +307,15 @@ def _from_factory(
         _close(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
     limit = factory.most_steps if isinstance(factory, AtariSettings) else limit
-
-    def provide(rows: int, for_training: bool) -> tuple[Sequence[Callable[[], Any]], bool]:
-        return [factory if for_training else evaluation] * rows, True
-
+    provide = partial(_repeat_factory, factory, evaluation)
     return EnvSource(name, spec, num_envs, provide, time_limit=limit)
+
+
+def _repeat_factory(
+    training: Callable[[], Any], evaluation: Callable[[], Any], rows: int, for_training: bool
+) -> tuple[Sequence[Callable[[], Any]], bool]:
+    """Not a local function of `_from_factory`: other processes get it by its name."""
+    return [training if for_training else evaluation] * rows, True
 
 
 def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
@@ -319,14 +323,16 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
         raise EnvironmentError(
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
+    spec, limit = spec_of(env.observation_space, env.action_space), _time_limit(env)
+    return EnvSource(None, spec, 1, partial(_copy_instance, env), "instance", time_limit=limit)
 
-    def provide(rows: int, for_training: bool) -> tuple[Sequence[Callable[[], Any]], bool]:
-        if for_training and rows == 1:
-            return [lambda: env], False
-        return [partial(_another, env)] * rows, True
 
-    spec = spec_of(env.observation_space, env.action_space)
-    return EnvSource(None, spec, 1, provide, "instance", time_limit=_time_limit(env))
+def _copy_instance(
+    env: gymnasium.Env, rows: int, for_training: bool
+) -> tuple[Sequence[Callable[[], Any]], bool]:
+    if for_training and rows == 1:
+        return [lambda: env], False
+    return [partial(_another, env)] * rows, True
 
 
 def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:

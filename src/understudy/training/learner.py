@@ -34,18 +34,20 @@ class Call(NamedTuple):
 
 def learn_from_chunk(
     algorithm: Algorithm, buffer: Buffer, call: Call, learner: LearnerState, data: Any,
-    chunk: Chunk | None, index: Array, values: Array,
+    chunk: Chunk | None, index: Array, values: Array | None,
 ) -> tuple[LearnerState, Any]:  # fmt: skip
     """Add a chunk of one seed to the buffer, take it into the statistics, then update.
 
     `data` is the buffer's state or, of an external buffer, sampled steps. `index` is that of the
     next update. `values` [time, names] are those of scheduled hyper-parameters at each step of the
-    chunk.
+    chunk; None if nothing is scheduled.
 
     Algorithms that learn from the extras of acting update before the statistics change: only then
     is the first importance ratio 1."""
     frozen = bool(extras_of(algorithm))
-    moved = {name: values[:, place] for place, name in enumerate(call.moving)}
+    moved = {}
+    if values is not None:
+        moved = {name: values[:, place] for place, name in enumerate(call.moving)}
     learner = move(learner, {name: value[0] for name, value in moved.items()})
     if chunk is not None and not buffer.external:
         data = buffer.add(data, chunk)
