@@ -1,5 +1,8 @@
 import json
+import re
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import jax
 import pytest
@@ -27,6 +30,15 @@ def test_what_is_missing_is_named(monkeypatch, run):
     monkeypatch.setitem(doctor.DISTRIBUTIONS, "brax", "there-is-no-such-distribution")
     _, out, _ = run("doctor")
     assert "not installed  " in out and "brax" in out.split("not installed")[1]
+
+
+def test_every_extra_is_known_and_part_of_all():
+    """`all` leaves out those that need certain hardware or systems, an account or a server."""
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    whole = set(re.findall(r"\w+", extras["all"][0])) - {"understudy"}
+    assert whole == extras.keys() - {"all", "dev", "cuda", "envpool", "wandb", "mlflow"}
+    assert set(doctor.EXTRAS) == extras.keys() - {"all", "dev"}
 
 
 class Gpu:

@@ -11,10 +11,11 @@ from typing import Any
 from understudy.cli.parsing import Parser
 
 CORE = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "safetensors")
-EXTRAS = ("mujoco", "atari", "minatar", "brax", "onnx", "optuna", "ray", "video", "tensorboard",
-          "wandb", "mlflow")  # fmt: skip
+EXTRAS = ("cuda", "mujoco", "atari", "minatar", "brax", "onnx", "optuna", "ray", "video",
+          "tensorboard", "wandb", "mlflow")  # fmt: skip
 # Extras that do not have the name of the distribution that they install.
-DISTRIBUTIONS = {"atari": "ale-py", "video": "imageio-ffmpeg", "mlflow": "mlflow-skinny"}
+DISTRIBUTIONS = {"cuda": "jax-cuda13-plugin", "atari": "ale-py", "video": "imageio-ffmpeg",
+                 "mlflow": "mlflow-skinny"}  # fmt: skip
 TF32 = (
     "matrix products use TF32 on this GPU, which spoils training on some simulators; "
     "JAX_DEFAULT_MATMUL_PRECISION=highest computes in float32"
