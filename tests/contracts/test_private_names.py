@@ -18,7 +18,7 @@ BY_NAME = {"getattr", "setattr", "delattr", "hasattr"}  # also methods: monkeypa
 KNOWN_LINES = """
 src/understudy/cli/__init__.py _run_exitfuncs
 src/understudy/envs/brax_envs.py _envs
-src/understudy/envs/make.py _max_episode_steps
+src/understudy/envs/gymnasium_envs.py _max_episode_steps
 tests/distributed/test_nodes.py _private
 tests/envs/test_native.py _elapsed_steps
 tests/training/test_hyper_schedules.py _cache_size

@@ -71,8 +71,7 @@ def test_a_native_id():
         ("Pendulum", r'did you mean "Pendulum-v1"'),  # a run must say which version it is of
         ("halfcheetah-v5", r'did you mean "HalfCheetah-v5"'),
         ("jax:Pendulun-v1", r'did you mean "jax:Pendulum'),
-        ("gymnax:Asterix", r"understudy\[gymnax\]"),
-        ("envpool:Pong-v5", r"understudy\[envpool\]"),
+        ("playground:CartpoleBalance", r"understudy\[playground\]"),
         ("no_such_package:Thing-v0", r"no_such_package"),
         ("entirely / wrong", r'no environment "entirely / wrong"'),
     ],

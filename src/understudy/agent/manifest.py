@@ -27,7 +27,7 @@ from understudy.qd.run import Position as QDPosition
 from understudy.runs import checkpoint, schema
 from understudy.runs.callbacks import is_state
 from understudy.runs.schema import Kind, optional, table, text, whole
-from understudy.training.snapshot import Position, Snapshot
+from understudy.training.snapshot import Position
 from understudy.types import CheckpointError, EnvironmentError, Spec
 
 LARGEST = 2**53  # of a count
@@ -63,7 +63,6 @@ AGENT = COMMON | {
     "schedules": table,
     "set_by_hand": schema.list_of(text),
     "scores": optional(schema.list_of(lambda value: isinstance(value, int | float))),
-    "scored_at": optional(whole(0, LARGEST)),
     "draws": whole(0, LARGEST),
 }
 QD = COMMON | {"descriptor": optional(text), "described_by": table, "cells": table}
@@ -86,11 +85,6 @@ class Manifest:
     @property
     def about(self) -> dict[str, Any]:
         return self.stored.manifest
-
-    @property
-    def snapshot(self) -> Snapshot:
-        groups = self.stored.groups
-        return Snapshot(self.position, groups["learner"], groups.get("world"))
 
     @property
     def resources(self) -> dict[str, Any]:

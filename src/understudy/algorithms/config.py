@@ -183,7 +183,7 @@ class Config:
     @classmethod
     def preset_name(cls, environment: str | None) -> str:
         """Return the name of the preset for an environment id, or "defaults"."""
-        name = (environment or "").removeprefix("jax:")
+        name = re.sub("^(jax|gymnax|envpool):", "", environment or "")  # the same tasks, elsewhere
         if name not in cls.presets:  # look for another version, or for a family of environments
             stem, family = name.rpartition("-v")[0], re.split("[-:/]", name)[0]
             others = (known for known in cls.presets if known.startswith(f"{stem}-v"))

@@ -12,6 +12,8 @@ from understudy.envs.native import NATIVE
 # Environments that Gymnasium does not list -> the extra that they need, and an example.
 EXTRAS = {
     "brax:NAME": ("brax", "brax:halfcheetah"),
+    "gymnax:ID": ("gymnax", "gymnax:CartPole-v1"),
+    "envpool:ID": ("envpool", "envpool:HalfCheetah-v5"),
     "atari:GAME": ("atari", "atari:Breakout"),
     "MinAtar/GAME-v1": ("minatar", "MinAtar/Breakout-v1"),
 }

@@ -13,6 +13,7 @@ _NAMES = {
     "fault_guard": ("Guard",),
     "gymnasium_envs": ("Stacked",),
     "make": ("EnvSource", "resolve", "stack_frames"),
+    "gymnax_envs": ("Gymnax", "gymnax"),
     "host_envs": ("ProcessEnvs", "SerialEnvs"),
     "seeds": ("EpisodeSeeds",),
     "spaces": ("spec_of", "to_normalized", "to_real"),

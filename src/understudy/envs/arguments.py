@@ -60,7 +60,8 @@ def check_fields(name: str, made: type, args: EnvArgs, hidden: Iterable[str] = (
 def cannot_be_made(
     name: str | None, args: EnvArgs, problem: str, creator: Any, hidden: Iterable[str] = ()
 ) -> EnvironmentError:
-    """Make the error for arguments with which an environment cannot be made."""
+    """Make the error for arguments with which an environment cannot be made. `creator` takes them,
+    or is its signature as text."""
     return EnvironmentError(
         f"{name or 'the environment'} cannot be made with env_args {show_env_args(args)}: "
         f"{problem}; its arguments are {_signature(_creator_of(creator), hidden)}"
@@ -76,6 +77,8 @@ def _creator_of(factory: Any) -> Callable[..., Any]:
 
 
 def _signature(creator: Any, hidden: Iterable[str]) -> str:
+    if isinstance(creator, str):
+        return creator
     try:
         signature = inspect.signature(creator)
     except (TypeError, ValueError):  # some functions in C have none

@@ -12,6 +12,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from understudy.envs.rows import FAILURES, describe_error
+
 NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 MINATAR_MAX_STEPS = 5_000  # the package has no limit, and a good player never loses
 
@@ -34,6 +36,24 @@ def make_minatar(spec: Any, args: Mapping[str, Any] = NO_ARGS) -> gymnasium.Env:
     """Make a game of MinAtar, with a time limit and episodes that can be replayed."""
     game = ForgetLastAction(make_quietly(spec, args))
     return gymnasium.wrappers.TimeLimit(game, MINATAR_MAX_STEPS)
+
+
+def time_limit_of(env: Any) -> int | None:
+    """Return the limit of a wrapper, or the one that the environment was registered with."""
+    limits = [getattr(getattr(env, "spec", None), "max_episode_steps", None)]
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def close_logged(env: gymnasium.Env) -> None:
+    """Close an environment that was made only to read its spaces; a failure is logged."""
+    try:
+        env.close()
+    except FAILURES as error:
+        _log.warning("close() of the environment raised %s", describe_error(error))
 
 
 @final

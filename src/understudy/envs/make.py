@@ -18,7 +18,14 @@ from understudy.envs.atari_games import AtariSettings, hint_at_adapter
 from understudy.envs.base import HostEnvs, NativeEnv
 from understudy.envs.descriptors import Descriptor, descriptors_of
 from understudy.envs.fault_guard import DEFAULT_GUARD, Guard
-from understudy.envs.gymnasium_envs import NO_ARGS, make_minatar, make_quietly, make_stacked
+from understudy.envs.gymnasium_envs import (
+    NO_ARGS,
+    close_logged,
+    make_minatar,
+    make_quietly,
+    make_stacked,
+    time_limit_of,
+)
 from understudy.envs.host_envs import ProcessEnvs, SerialEnvs
 from understudy.envs.names import ADAPTERS, did_you_mean, missing_package, unknown_name
 from understudy.envs.native import NATIVE
@@ -31,8 +38,9 @@ from understudy.types import ArraySpec, ConfigError, EnvironmentError, Spec
 
 _ACCEPTED = (
     'a Gymnasium id such as "Pendulum-v1", "module:Class" or "module:ID", '
-    '"jax:ID" for an environment on the accelerator, "brax:NAME", "atari:GAME", a callable that '
-    "makes a gymnasium.Env, a gymnasium.Env, a gymnasium.vector.VectorEnv or a NativeEnv"
+    '"jax:ID" for an environment on the accelerator, "brax:NAME", "gymnax:ID", "atari:GAME", '
+    '"envpool:ID", a callable that makes a gymnasium.Env, a gymnasium.Env, a '
+    "gymnasium.vector.VectorEnv or a NativeEnv"
 )
 
 # Package that is imported → the word by which Gymnasium's message names it, what to install.
@@ -48,8 +56,14 @@ _ON_DEMAND = {
     "MinAtar": ("minatar", "understudy[minatar]"),
 }
 
-# Kind of source → what cannot move to worker processes.
-_STATIONARY = {"instance": "an environment that exists already", "vector": "a vector environment"}
+# Kind of source → why it cannot move to worker processes.
+_CALLABLE = "cannot move to worker processes: give a callable that makes one environment"
+_STATIONARY = {
+    "instance": f"an environment that exists already {_CALLABLE}",
+    "vector": f"a vector environment {_CALLABLE}",
+    "envpool": "EnvPool steps environments in threads: leave env_workers at 0, and set the "
+    "number of threads with env_args num_threads (--env-arg num_threads=4)",
+}
 
 _log = logging.getLogger("understudy.envs")
 
@@ -67,7 +81,7 @@ class EnvSource:
     """provide(rows, for_training) returns one factory per row, or a vector environment of so many
     rows; and whether they are ours to close."""
     kind: str = "factory"
-    """What the user gave: "factory", "instance" or "vector"."""
+    """What the user gave: "factory", "instance", "vector" or "envpool"."""
     frames: int = 1
     """How many frames each environment is wrapped to show at once."""
     time_limit: int | None = None
@@ -85,11 +99,8 @@ class EnvSource:
         stream of `seeds` says for what: evaluation never steps the environments of training. Every
         step reports the `descriptor`, if one is given."""
         if workers and self.kind in _STATIONARY:
-            raise EnvironmentError(
-                f"{_STATIONARY[self.kind]} cannot move to worker processes: give a callable that "
-                "makes one environment"
-            )
-        if descriptor is not None and self.kind == "vector":
+            raise EnvironmentError(_STATIONARY[self.kind])
+        if descriptor is not None and self.kind in ("vector", "envpool"):
             raise EnvironmentError(
                 "a vector environment has no single environments to describe: give a callable "
                 "that makes one environment"
@@ -158,6 +169,11 @@ def stack_frames(source: NativeEnv | EnvSource, count: int) -> NativeEnv | EnvSo
             f"frame_stack={count} cannot wrap a vector environment: let it make its environments "
             f"with understudy.envs.Stacked(env, {count})"
         )
+    if source.kind == "envpool":
+        raise EnvironmentError(
+            f"frame_stack={count} cannot wrap EnvPool, which stacks frames itself: give env_args "
+            f"stack_num={count} (--env-arg stack_num={count}), without episodic_life"
+        )
     stack = replace(seen, shape=(count, *seen.shape), frames=count)
     return replace(source, spec=replace(source.spec, observation=stack), frames=count)
 
@@ -187,6 +203,12 @@ def _from_string(name: str, num_envs: int, args: EnvArgs) -> NativeEnv | EnvSour
         return _native(rest, tuple(sorted(args.items())))
     if prefix == "brax":
         return importlib.import_module("understudy.envs.brax_envs").make_brax(rest, args)
+    if prefix == "gymnax":
+        return importlib.import_module("understudy.envs.gymnax_envs").make_gymnax(rest, args)
+    if prefix == "envpool":
+        task = importlib.import_module("understudy.envs.envpool_envs").read_task(rest, args)
+        spec = spec_of(task.observation_space, task.action_space)
+        return EnvSource(name, spec, num_envs, task.provide, "envpool", time_limit=task.time_limit)
     if prefix in ADAPTERS:
         raise EnvironmentError(
             f'"{name}": the {prefix} adapter is not part of this version yet; it will need '
@@ -302,9 +324,9 @@ def _from_factory(
 ) -> EnvSource:
     env = _make_one(name, factory, args)
     try:
-        spec, limit = spec_of(env.observation_space, env.action_space), _time_limit(env)
+        spec, limit = spec_of(env.observation_space, env.action_space), time_limit_of(env)
     finally:
-        _close(env)
+        close_logged(env)
     evaluation = factory.for_evaluation() if hasattr(factory, "for_evaluation") else factory
     limit = factory.most_steps if isinstance(factory, AtariSettings) else limit
     provide = partial(_repeat_factory, factory, evaluation)
@@ -323,7 +345,7 @@ def _from_instance(env: gymnasium.Env, num_envs: int) -> EnvSource:
         raise EnvironmentError(
             f"one environment cannot serve num_envs={num_envs}: give a callable that makes one"
         )
-    spec, limit = spec_of(env.observation_space, env.action_space), _time_limit(env)
+    spec, limit = spec_of(env.observation_space, env.action_space), time_limit_of(env)
     return EnvSource(None, spec, 1, partial(_copy_instance, env), "instance", time_limit=limit)
 
 
@@ -356,7 +378,7 @@ def _from_vector(env: VectorEnv, num_envs: int | None) -> EnvSource:
         return _another(env), True
 
     spec = spec_of(env.single_observation_space, env.single_action_space)
-    return EnvSource(None, spec, env.num_envs, provide, "vector", time_limit=_time_limit(env))
+    return EnvSource(None, spec, env.num_envs, provide, "vector", time_limit=time_limit_of(env))
 
 
 def _another(env: Any) -> Any:
@@ -373,21 +395,3 @@ def _another(env: Any) -> Any:
         if isinstance(env, VectorEnv):
             return gymnasium.make_vec(env.spec)  # type: ignore[arg-type]
         return make_quietly(env.spec)
-
-
-def _time_limit(env: Any) -> int | None:
-    """Return the limit of a wrapper, or the one that the environment was registered with."""
-    limits = [getattr(getattr(env, "spec", None), "max_episode_steps", None)]
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, gymnasium.wrappers.TimeLimit):
-            limits.append(env._max_episode_steps)
-        env = env.env
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _close(env: gymnasium.Env) -> None:
-    """Close an environment that was made only to read its spaces; a failure is logged."""
-    try:
-        env.close()
-    except FAILURES as error:
-        _log.warning("close() of the environment raised %s", describe_error(error))

@@ -7,8 +7,15 @@ from typing import Any
 
 from understudy.errors import CheckpointError, EnvironmentError
 
-ADAPTERS = ("playground", "gymnax", "envpool")  # not implemented yet
-FIXED = ("jax", "brax", "atari", *ADAPTERS)  # before a colon these are no modules
+ADAPTERS = ("playground",)  # not implemented yet
+FIXED = (
+    "jax",
+    "brax",
+    "gymnax",
+    "atari",
+    "envpool",
+    *ADAPTERS,
+)  # before a colon these are no modules
 
 
 def name_of_class(env: Any) -> str:

@@ -76,8 +76,9 @@ def record_episode(
 def _make(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env:
     """Make an environment that can be drawn."""
     name, keep = env_id, None
-    if env_id.startswith("jax:"):
+    if env_id.startswith(("jax:", "gymnax:", "envpool:", "brax:")):
         name, keep = _gymnasium_name(env_id)
+        args = {key: value for key, value in args.items() if key != "num_threads"}  # EnvPool's
         refuse_env_args(env_id, args, "an episode is drawn by Gymnasium, which has others")
     factory = gymnasium_factory(name, args)  # refuses an unknown name with the nearest one
     try:
@@ -104,7 +105,7 @@ def _make(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env:
 def _gymnasium_name(env_id: str) -> tuple[str, tuple[int, ...] | None]:
     """The name of the same environment in Gymnasium, and the entries of its observation that the
     native one shows (None for all)."""
-    name = env_id.removeprefix("jax:")
+    name = env_id.partition(":")[2]
     native = importlib.import_module("understudy.envs.native").NATIVE  # imports JAX
     keep = getattr(native[name](), "keep", None) if name in native else None
     known = name.replace("-P-v", "-v") if keep else name.replace("MinAtar-", "MinAtar/")

@@ -73,7 +73,8 @@ class OpenActions:
         if envs.replayable:
             observation = envs.replay(arrays["episodes"] + lost, past)
         else:
-            observation = envs.reset()
+            _log.warning("these environments cannot repeat open episodes: all rows begin new ones")
+            observation = envs.begin_episodes(arrays["episodes"] + lost, past)
         strayed = ~lost & (observation != seen).reshape(len(lost), -1).any(axis=1)
         if strayed.any():
             _log.warning(
