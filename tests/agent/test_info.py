@@ -3,15 +3,17 @@
 import contextlib
 import csv
 import json
+import re
 import shutil
 from functools import partial
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import understudy as us
+from tests.envs.goal import Goal
+from understudy.cli import main
 from understudy.envs.episode_info import EpisodeInfo
 from understudy.errors import CheckpointError, ConfigError
 from understudy.runs import checkpoint
@@ -28,29 +30,6 @@ OFTEN = us.RunConfig(
     log_every=30, evaluate_every=60, evaluation_episodes=2, checkpoint_every=50, keep_checkpoints=9
 )
 QUIET = dict(run=OFTEN, progress=False)
-
-
-class Goal(gymnasium.Env):
-    """Walks to a goal, in at most `limit` steps; reports the distance, and success at the end."""
-
-    observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float64)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,))
-
-    def __init__(self, limit=7, reports=True):
-        self.limit, self.reports = limit, reports
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.place, self.goal, self.time = 0.0, float(self.np_random.uniform(-2, 2)), 0
-        return np.array([self.place, self.goal]), {"distance": 1e9}
-
-    def step(self, action):
-        self.place, self.time = self.place + float(action[0]) / 2, self.time + 1
-        distance = abs(self.place - self.goal)
-        near, late = distance < 0.25, self.limit is not None and self.time == self.limit
-        info = {"distance": distance, "time": self.time, "is_success": np.bool_(near)}
-        observation = np.array([self.place, self.goal])
-        return observation, -distance, near, late, info if self.reports else {}
 
 
 def lines_of(run_dir):
@@ -181,6 +160,32 @@ def test_a_resumed_run_logs_the_same(tmp_path, workers):
     for name in one:
         if not name.startswith("time/"):
             np.testing.assert_array_equal(one[name], other[name], name)
+
+
+def test_callbacks_get_the_numbers_and_success():
+    class Watch(us.Callback):
+        def __init__(self):
+            self.told = []
+
+        def on_episode(self, agent, episode):
+            self.told.append(episode)
+
+    watch, agent = Watch(), us.SAC(Goal, CONFIG)
+    summary = agent.train(30, run=OFTEN, progress=False, callbacks=[watch])
+    agent.close()
+    for episode in watch.told:
+        assert set(episode.info) == {"distance", "time", "success"}
+        assert episode.info["time"] == (episode.length + 1) / 2
+        assert episode.info["success"] in (0.0, 1.0)
+    rate = np.mean([episode.info["success"] for episode in watch.told])
+    assert summary.history[0]["rollout/success_rate"] == rate
+
+
+def test_the_command_prints_success_and_means(run_dir, capsys):
+    main(["eval", str(run_dir), "--env", "tests.envs.goal:Goal", "--episodes", "2"])
+    printed = capsys.readouterr().out
+    assert re.search(r"^success rate \d+\.\d%$", printed, re.MULTILINE)
+    assert re.search(r"^means of info: distance \S+, time \S+$", printed, re.MULTILINE)
 
 
 def test_a_vector_environment_reports_as_well(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 import understudy as us
 from tests.contracts.test_names import resolve
+from tests.envs.goal import Goal
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from.md"
 LOG = "log: "
@@ -59,6 +60,7 @@ def logged() -> set[str]:
         us.SAC("jax:Pendulum-v1", us.SACConfig(**small)),
         us.A2C("jax:Pendulum-v1", us.A2CConfig(hidden_sizes=(4,)), num_envs=1),
         us.DDQN("jax:CartPole-v1", us.DDQNConfig(**small)),
+        us.SAC(Goal, us.SACConfig(**small)),
     ]
     keys: set[str] = set()
     for agent in agents:

@@ -75,6 +75,31 @@ def write_run(folder, rows=3, num_seeds=1, facts=(), **about):
     return folder
 
 
+def test_success_and_what_the_environment_reports(tmp_path):
+    facts = {
+        "rollout/success_rate": 0.25,
+        "info/distance": 1.5,
+        "eval/success_rate": 0.75,
+        "eval/success_rate_per_seed": [0.5, 1.0],
+        "eval/info/distance": 0.125,
+        "eval/info/<b>": 3.0,
+    }
+    page = Page(report(write_run(tmp_path, num_seeds=2, facts=facts)))
+    assert cards(page)["Success rate"] == "75%"
+    heads, texts = page.of("th"), page.of("td")
+    assert heads.count("success") == 1 and not any("distance" in head for head in heads)
+    assert texts.count("75%") == 3 and "0.125" in texts and "<b>" in page.of("code")
+    assert {"Success", "Numbers that the environment reports"} <= set(page.of("h2"))
+    assert (
+        "info/distance" in page.of("code") and "success rate over environment steps" in page.source
+    )
+
+
+def test_a_page_without_reports_of_the_environment(tmp_path):
+    page = Page(report(write_run(tmp_path)))
+    assert {"Success", "Numbers that the environment reports"}.isdisjoint(page.of("h2"))
+
+
 def cards(page):
     return dict(re.findall(r"<div><p>(.*?)</p><strong>(.*?)</strong><p>.*?</p></div>", page.source))
 

@@ -216,6 +216,15 @@ def test_mlflow_gets_settings_metrics_and_an_end(tmp_path, mlflow):
     assert mlflow.states == [("run1", "FINISHED")]
 
 
+def test_mlflow_gets_names_that_it_takes(mlflow):
+    """One bad name would cost the whole row."""
+    row = {"time/total_steps": 1, "info/x": 1.0, "info/x/y": 2.0, "eval/info/v (m/s)": 3.0}
+    with MLflow() as logger:
+        logger(row)
+    names = [name for _, name, *_ in mlflow.metrics]
+    assert names == ["info/x", "info/x.y", "eval/info/v _m.s_"]
+
+
 def test_mlflow_continues_its_run_on_resume(tmp_path, mlflow):
     run_with("mlflow", tmp_path, [10])
     settings = list(mlflow.params)

@@ -70,7 +70,7 @@ def _evaluate_agent(agent: Agent, options: argparse.Namespace) -> Evaluation:
         deterministic=not options.stochastic,
         epsilon=options.epsilon,
     )
-    lines = [printing.describe_returns(result, agent)]
+    lines = [printing.describe_returns(result, agent), *printing.describe_infos(result)]
     for seed, returns in enumerate(result["returns"] if agent.num_seeds > 1 else (), agent.seed):
         own = summarize(returns)
         lines.append(f"  seed {seed}: {compact(own['mean'])} ± {compact(own['std'])}")

@@ -41,6 +41,17 @@ def describe_returns(result: dict[str, Any], agent: Agent) -> str:
     )
 
 
+def describe_infos(result: dict[str, Any]) -> list[str]:
+    """What the environment has reported in an evaluation, in lines; none if that is nothing."""
+    lines = []
+    if "success_rate" in result:
+        lines.append(f"success rate {result['success_rate']:.1%}")
+    if numbers := result.get("info"):
+        means = ", ".join(f"{name} {mean:.4g}" for name, mean in numbers.items())
+        lines.append(f"means of info: {means}")
+    return lines
+
+
 def describe_metrics(metrics: dict[str, float], offset: float | None = None) -> str:
     """The metrics of a repertoire in one line."""
     above = "" if offset is None else f" above {compact(offset)}"

@@ -13,7 +13,7 @@ from understudy.reports import page
 from understudy.reports.charts import wide_chart
 from understudy.reports.figures import spread_of
 from understudy.reports.repertoire_report import describe_repertoire
-from understudy.reports.run_log import EVALUATION, RETURNS, TRAINING, Run, read_run
+from understudy.reports.run_log import EVALUATION, RETURNS, SUCCESS, TRAINING, Run, read_run
 from understudy.runs.csv_log import STEPS
 from understudy.runs.files import write_whole
 from understudy.runs.progress import compact
@@ -45,9 +45,11 @@ def _describe_training(run: Run, film: str) -> page.Content:
         _subtitle(run),
         _headline(run),
         {
-            "Learning": _learning(run),
+            "Learning": _learning(run, RETURNS, "return"),
+            "Success": _learning(run, SUCCESS, "success rate"),
             "An episode": film,
             "Evaluations": _evaluations(run),
+            "Numbers that the environment reports": _reported(run),
             "Training in detail": _details(run),
         },
         None if algorithm is None else algorithm.config_class,
@@ -76,6 +78,9 @@ def _headline(run: Run) -> list[page.Card]:
         best = int(scores.argmax())
         cards.append(("Last evaluation", compact(float(scores[-1])), std + _at(steps[-1])))
         cards.append(("Best evaluation", compact(float(scores[best])), _at(steps[best])))
+        steps, rates = run.column(SUCCESS["evaluation"][0])
+        if rates.size:
+            cards.append(("Success rate", f"{rates[-1]:.0%}", _at(steps[-1])))
         cards += _across_seeds(run)
     else:
         steps, returns = run.column(TRAINING[0])
@@ -104,18 +109,19 @@ def _at(step: float) -> str:
     return f"at step {step:,.0f}"
 
 
-def _learning(run: Run) -> str:
-    curves = {name: run.curves(stems) for name, stems in RETURNS.items()}
+def _learning(run: Run, stems: dict[str, tuple[str, ...]], quantity: str) -> str:
+    """The curves of a quantity in training and in evaluations."""
+    curves = {name: run.curves(each) for name, each in stems.items()}
     found = {name: known for name, known in curves.items() if known}
     if not found:
-        return "<p>No episode has ended yet.</p>\n"
+        return "" if stems is SUCCESS else "<p>No episode has ended yet.</p>\n"
     seeds = max(map(len, found.values()))
     note = f"; {spread_of(seeds)}" if seeds > 1 else ""
     keys = "".join(f'<span class="{name}">{name}</span>' for name in found)
     return (
         f'<figure class="wide">{wide_chart(found, narrow=False)}</figure>\n'
         f'<figure class="narrow">{wide_chart(found, narrow=True)}</figure>\n'
-        f'<p class="key">{keys} return over environment steps{note}</p>\n'
+        f'<p class="key">{keys} {quantity} over environment steps{note}</p>\n'
     )
 
 
@@ -135,10 +141,10 @@ def _evaluations(run: Run) -> str:
     scores = run.column(EVALUATION)[1]
     if not scores.size:
         return ""
-    other = [name for name in run.log if name.startswith("eval/") and name != EVALUATION]
-    per_seed = [name for name in other if name.startswith(f"{EVALUATION}/seed")]
-    other = [name for name in other if name not in per_seed]
-    names = [name.removeprefix("eval/").removesuffix("_reward") for name in other]
+    names = [name for name in run.log if name.startswith("eval/") and name != EVALUATION]
+    per_seed = [name for name in names if name.startswith(f"{EVALUATION}/seed")]
+    other = [name for name in names if not re.match("eval/info/|.*/seed[0-9]+$", name)]
+    names = [re.sub("^eval/|_reward$|_rate$", "", name) for name in other]
     if len(per_seed) <= MOST_SEEDS:
         names += [f"seed {run.first_seed + i}" for i in range(len(per_seed))]
         other += per_seed
@@ -158,10 +164,28 @@ def _evaluations(run: Run) -> str:
     return table
 
 
+def _reported(run: Run) -> str:
+    """The means of the numbers in `info`: those of the last evaluation, and curves of training."""
+    last = {
+        name.removeprefix("eval/info/"): run.last(name)
+        for name in run.log
+        if name.startswith("eval/info/")
+    }
+    rows = [
+        page.row([page.code(name), "–" if mean is None else f"{mean:.4g}"])
+        for name, mean in last.items()
+    ]
+    charts = page.small_multiples(run, [name for name in run.log if name.startswith("info/")])
+    heads = ["number", "mean in the last evaluation"]
+    return (page.table(heads, rows, "numbers") if rows else "") + charts
+
+
 def _cell(run: Run, name: str, line: int) -> str:
     value = run.log[name][line]
     if isinstance(value, str):
         return value
+    if name.endswith("success_rate") and np.isfinite(value):
+        return f"{value:.0%}"
     return compact(float(value)) if np.isfinite(value) else "–"
 
 

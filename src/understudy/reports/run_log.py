@@ -14,6 +14,7 @@ from understudy.types import UnderstudyError
 
 EVALUATION = "eval/mean_reward"
 TRAINING = ("rollout/ep_rew_mean", "rollout/ep_rew")  # the mean, and the stem of per-seed columns
+SUCCESS = {"training": ("rollout/success_rate",), "evaluation": ("eval/success_rate",)}
 RETURNS = {"training": TRAINING, "evaluation": (EVALUATION,)}
 LARGEST_ABOUT = 2**24  # bytes of run.json
 

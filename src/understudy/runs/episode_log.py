@@ -88,13 +88,14 @@ class EpisodeLog:
                     new.write(line[:-1] + empty + b"\n")
                 new.flush()
                 os.fsync(new.fileno())
+            self._file.close()  # some operating systems replace no file that is open
             os.replace(fresh, self.path)
+            self._columns = columns
         finally:
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
-        self._columns = columns
-        self._file.close()
-        self._file = open_for_appending(self.path)
+            if self._file.closed:
+                self._file = open_for_appending(self.path)
 
 
 def _step_of(line: bytes) -> float:

@@ -161,8 +161,7 @@ class MLflow:
     def __call__(self, row: LogRow) -> None:
         step, now = int(row[STEPS]), int(time.time() * 1000)
         metrics = [
-            # A file store cannot hold x/seed0 beside x: a directory and a file of one name.
-            self._entities.Metric(re.sub(r"/(seed\d+)$", r"_\1", name), value, now, step)
+            self._entities.Metric(_mlflow_name(name), value, now, step)
             for name, value in _numbers(row).items()
         ]
         self._log_batches("metrics", metrics, 1000)
@@ -282,6 +281,14 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
             numbers[name] = float(text)
     numbers.pop(STEPS, None)
     return numbers
+
+
+def _mlflow_name(name: str) -> str:
+    """Return a name that MLflow takes. A file store cannot hold x/seed0 beside x, because these
+    would be a directory and a file of one name; nor the keys x and x/y of info."""
+    group, info, key = name.partition("info/")
+    name = group + info + key.replace("/", ".") if info else re.sub(r"/(seed\d+)$", r"_\1", name)
+    return re.sub(r"[^\w\-. :/]", "_", name)
 
 
 def _import(module: str) -> Any:
