@@ -34,6 +34,7 @@ MARKERS = {
     "early_stopping.py": [pytest.mark.agents],
     "own_environment.py": [pytest.mark.slow],
     "play_policy.py": [pytest.mark.agents],
+    "real_time_loop.py": [pytest.mark.agents],
     "functional_td3.py": [pytest.mark.slow],
     "train_pendulum.py": [pytest.mark.agents],
     "custom_network.py": [pytest.mark.slow],
