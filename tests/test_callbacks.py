@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import understudy as us
-from understudy.callbacks import EarlyStopping, StopAtReturn, WandbArtifacts
+from understudy.callbacks import Curriculum, EarlyStopping, Episode, StopAtReturn, WandbArtifacts
 from understudy.types import CheckpointError, ConfigError
 
 
@@ -54,12 +54,67 @@ def test_stop_at_return():
         (lambda: EarlyStopping(0), "patience must be at least 1"),
         (lambda: EarlyStopping(2, -1.0), "min_delta must be at least 0"),
         (lambda: StopAtReturn("high"), "threshold must be a finite number, got 'high'"),
+        (lambda: Curriculum("a", [1], 0.0), "at least two values"),
+        (lambda: Curriculum("a", 3, 0.0), "at least two values"),
+        (lambda: Curriculum("a", [1, 2], "x"), "threshold must be a finite number"),
+        (lambda: Curriculum("a", [1, 2], 0.0, window=0), "window must be at least 1"),
+        (lambda: Curriculum("a", [1, 2], 0.0, metric="reward"), 'metric must be "return" or'),
         (lambda: WandbArtifacts(best=False, last=False), "would upload nothing"),
     ],
 )
 def test_wrong_arguments(make, problem):
     with pytest.raises(ConfigError, match=problem):
         make()
+
+
+class Envs:
+    """An agent that notes what its environments are set to, and what is logged."""
+
+    def __init__(self):
+        self.set, self.logged = [], []
+        self.envs = SimpleNamespace(set_attr=lambda *change: self.set.append(change))
+
+    def log(self, name, value):
+        self.logged.append((name, value))
+
+
+def play(callback, agent, results, key="total_reward"):
+    for result in results:
+        info = {"success": result} if key == "success" else {}
+        callback.on_episode(agent, Episode(0, float(result), 1, info=info))
+
+
+def test_a_curriculum_is_raised_by_the_mean_of_a_window():
+    agent, one = Envs(), Curriculum("size", [1, 2, 4], threshold=5.0, window=2)
+    one.on_train_start(agent)
+    assert agent.set == [("size", 1)]
+    play(one, agent, [9, 0, 9])  # means of 4.5
+    assert one.level == 0
+    play(one, agent, [1])  # 5.0
+    assert agent.set[1:] == [("size", 2)]
+    play(one, agent, [9])  # the window begins anew
+    assert one.level == 1
+    play(one, agent, [9, 9, 9, 9])
+    assert one.level == 2 and agent.set == [("size", 1), ("size", 2), ("size", 4)]
+    one.on_log(agent, {})
+    assert [value for _, value in agent.logged] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    one.on_train_start(agent)  # a second training goes on with its level
+    assert len(agent.set) == 3
+
+
+def test_a_curriculum_by_success_goes_on_where_it_was():
+    first, second = (Curriculum("size", [1, 2], 0.5, 4, "success") for _ in range(2))
+    agent, other = Envs(), Envs()
+    first.on_train_start(agent)
+    play(first, agent, [0, 1, 0], "success")
+    second.load_state_dict(first.state_dict())
+    second.on_train_start(other)
+    play(second, other, [1], "success")
+    assert other.set == [("size", 2)]
+    with pytest.raises(ConfigError, match='needs environments whose info has "success"'):
+        play(second, other, [1])
+    with pytest.raises(CheckpointError, match="state of Curriculum is damaged: level is 2"):
+        second.load_state_dict({"level": 2, "results": []})
 
 
 @pytest.fixture

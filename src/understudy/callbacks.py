@@ -3,6 +3,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -56,6 +57,78 @@ class StopAtReturn(Callback):
 
     def on_evaluation(self, agent: Any, results: LogRow) -> bool:
         return results[SCORE] >= self.threshold
+
+
+@final
+class Curriculum(Callback):
+    """Set an attribute of the training environments to the next of `values` whenever the mean over
+    the last `window` episodes, of all seeds together, reaches `threshold`.
+
+    The first value is set when training begins. Each environment has a value from its next reset
+    on; then the window begins anew. The log has the level as `curriculum/level`, from 0 on.
+    Environments of evaluations stay as they were made."""
+
+    def __init__(
+        self,
+        attribute: str,
+        values: Sequence[Any],
+        threshold: float,
+        window: int = 20,
+        metric: str = "return",
+    ):
+        """`metric` is "return", or "success": the share of episodes whose last `info` had
+        `success` or `is_success`."""
+        if not isinstance(values, list | tuple) or len(values) < 2:
+            raise ConfigError(f"a curriculum has at least two values, got {values!r:.60}")
+        if metric not in ("return", "success"):
+            raise ConfigError(f'metric must be "return" or "success", got {metric!r}')
+        self.attribute, self.values = attribute, list(values)
+        self.threshold = _finite("threshold", threshold)
+        self.window, self.metric = whole_number("window", window, 1), metric
+        self.level: int | None = None  # before the first training
+        self.results: list[float] = []  # of the latest episodes
+
+    def on_train_start(self, agent: Any) -> None:
+        if self.level is None:
+            self._set_level(agent, 0)
+            self._log_level(agent)
+
+    def on_log(self, agent: Any, row: LogRow) -> None:
+        self._log_level(agent)  # the next row has the level also if no episode ends
+
+    def on_episode(self, agent: Any, episode: Episode) -> None:
+        self.results = [*self.results, self._measure(episode)][-self.window :]
+        full = len(self.results) == self.window
+        if full and sum(self.results) / self.window >= self.threshold:
+            assert self.level is not None
+            if self.level + 1 < len(self.values):
+                self._set_level(agent, self.level + 1)
+        self._log_level(agent)
+
+    def _log_level(self, agent: Any) -> None:
+        agent.log("curriculum/level", self.level)
+
+    def _measure(self, episode: Episode) -> float:
+        if self.metric == "return":
+            return episode.total_reward
+        if "success" not in episode.info:
+            raise ConfigError(
+                'metric="success" needs environments whose info has "success" or "is_success" at '
+                'the end of an episode: add it, or use metric="return"'
+            )
+        return episode.info["success"]
+
+    def _set_level(self, agent: Any, level: int) -> None:
+        agent.envs.set_attr(self.attribute, self.values[level])
+        self.level, self.results = level, []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"level": self.level, "results": self.results}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        level = schema.optional(schema.whole(0, len(self.values) - 1))
+        _check_state(self, state, {"level": level, "results": schema.list_of(schema.number)})
+        self.level, self.results = state["level"], state["results"]
 
 
 @final

@@ -30,6 +30,7 @@ MARKERS = {
     "sweeps.md": [pytest.mark.slow],
     "coming_from.md": [pytest.mark.slow],
     "logging.md": [pytest.mark.slow],
+    "curriculum.py": [pytest.mark.agents],
     "custom_metric.py": [pytest.mark.agents],
     "early_stopping.py": [pytest.mark.agents],
     "own_environment.py": [pytest.mark.slow],

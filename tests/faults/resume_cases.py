@@ -37,10 +37,11 @@ class Walk(gymnasium.Env):
         return self.place, float(-abs(self.place[0])), False, self.left == 0, {}
 
 
-def make(kind, env, *, num_seeds=1, num_envs=1, seed=3, **settings):
+def make(kind, env, *, num_seeds=1, num_envs=1, seed=3, env_workers=0, **settings):
     """`settings` change the config of that kind of agent."""
     config = getattr(us, f"{kind}Config")(**(CONFIGS[kind] | settings))
-    return getattr(us, kind)(env, config, seed=seed, num_seeds=num_seeds, num_envs=num_envs)
+    counts = dict(num_seeds=num_seeds, num_envs=num_envs, env_workers=env_workers)
+    return getattr(us, kind)(env, config, seed=seed, **counts)
 
 
 def stop_at(steps):

@@ -17,6 +17,7 @@ from understudy.agent.manifest import describe_agent, read
 from understudy.agent.schedules import Schedules
 from understudy.agent.trainer_factory import LazyTrainer, TrainerFactory
 from understudy.agent.training import Summary, TrainableAgent
+from understudy.agent.training_envs import TrainingEnvs
 from understudy.algorithms import Algorithm
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import whole_number
@@ -246,8 +247,8 @@ class Agent:
         manifest.refuse_other_spec("trained", agent.spec)
         if env is None:
             agent.env_name, agent.env_args = about["env"], env_args
-        snapshot = Snapshot(manifest.position, arrays["learner"], arrays.get("world"))
-        agent.load_snapshot(snapshot, refill)
+        stored = (arrays["learner"], arrays.get("world"), about["env_changes"])
+        agent.load_snapshot(Snapshot(manifest.position, *stored), refill)
         agent._schedules = Schedules(manifest.curves | given, set(about["set_by_hand"]))
         agent.preset, agent.run_id, agent._draws = about["preset"], about["run"], about["draws"]
         agent._callbacks = Callbacks(stored=about["callbacks"])
@@ -270,7 +271,8 @@ class Agent:
         single._begin(self.seed + index, num_seeds=1)
         learner = state_dict(take_seed(self._lazy.learner, index))
         position = dataclasses.replace(self._lazy.position)  # a copy: ours moves on
-        single.load_snapshot(Snapshot(position, learner, None), refill=True)
+        snapshot = Snapshot(position, learner, None, self._lazy.env_changes)
+        single.load_snapshot(snapshot, refill=True)
         return single
 
     @property
@@ -346,6 +348,11 @@ class Agent:
         return self._lazy.trainer
 
     @property
+    def envs(self) -> TrainingEnvs:
+        """The environments of training: `set_attr`, `call` and `get_attr`."""
+        return TrainingEnvs(self.trainer)
+
+    @property
     def state(self) -> Any:
         """The training state of the algorithm, with a leading axis of seeds."""
         return self._lazy.learner.state
@@ -362,6 +369,7 @@ class Agent:
             "scores": None if scores is None else scores.tolist(),
             "draws": self._draws,
             "callbacks": self._callbacks.state_dict(),
+            "env_changes": snapshot.env_changes,
         }
         return snapshot.groups(experience), manifest
 

@@ -16,6 +16,7 @@ from understudy.algorithms import available
 from understudy.algorithms.base import LossAddon
 from understudy.algorithms.config import shown_name
 from understudy.distributed.config import Cluster
+from understudy.envs import env_changes
 from understudy.envs.arguments import check_env_args
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import resolve, without_environment
@@ -24,8 +25,7 @@ from understudy.networks import Networks
 from understudy.ops.schedules import Curve, Schedule, from_description
 from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
-from understudy.runs import checkpoint, schema
-from understudy.runs.callbacks import is_state
+from understudy.runs import callbacks, checkpoint, schema
 from understudy.runs.schema import Kind, optional, table, text, whole
 from understudy.training.snapshot import Position
 from understudy.types import CheckpointError, EnvironmentError, Spec
@@ -53,7 +53,7 @@ COMMON: dict[str, Kind] = {
     "config": table,
     "spec": table,
     "position": table,
-    "callbacks": is_state,
+    "callbacks": callbacks.is_state,
 }
 AGENT = COMMON | {
     "num_seeds": whole(1, 2**16),
@@ -64,6 +64,7 @@ AGENT = COMMON | {
     "set_by_hand": schema.list_of(text),
     "scores": optional(schema.list_of(lambda value: isinstance(value, int | float))),
     "draws": whole(0, LARGEST),
+    "env_changes": env_changes.is_state,
 }
 QD = COMMON | {"descriptor": optional(text), "described_by": table, "cells": table}
 

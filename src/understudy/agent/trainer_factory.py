@@ -122,6 +122,11 @@ class LazyTrainer:
             return self._loaded.snapshot.position
         return self._trainer.position if self._trainer else Position()
 
+    @property
+    def env_changes(self) -> dict[str, Any]:
+        """The changes by `agent.envs`."""
+        return self._loaded.snapshot.env_changes if self._loaded else self.trainer.env_changes
+
     def snapshot(self, experience: bool) -> Snapshot:
         return self._loaded.snapshot if self._loaded else self.trainer.snapshot(experience)
 

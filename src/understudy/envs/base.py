@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.env_changes import EnvChanges
 from understudy.envs.episode_info import EpisodeInfo
 from understudy.envs.fault_guard import FaultCounter, Guard, Report
-from understudy.envs.rows import StepArrays
 from understudy.envs.spaces import ActionMap
+from understudy.envs.step_arrays import StepArrays
 from understudy.observation_packing import Packer
 from understudy.types import Action, Continuous, EnvironmentError, Joint, Key, Spec
 
@@ -68,6 +69,8 @@ class HostEnvs(abc.ABC):
         self.action_map = ActionMap(self.spec.action)
         # [M] the number of each environment's open episode; -1 before the first reset.
         self.episodes = np.full(self.num_envs, -1, np.int64)
+        self.changes = EnvChanges()
+        self.applied = np.zeros(self.num_envs, np.int64)  # [M] changes before the open episode
         self.fault_counter = FaultCounter(guard)
         self.faults = self.fault_counter.counts  # how often each kind was survived, so far
         self.infos: dict[int, EpisodeInfo] = {}  # of ended episodes, by row, until they are taken
@@ -89,22 +92,45 @@ class HostEnvs(abc.ABC):
 
     def reset(self) -> np.ndarray:
         """Start the next episode everywhere; returns observations [M, ...]."""
-        return self.begin_episodes(self.episodes + 1, [()] * self.num_envs)
+        return self._begin_all(self.episodes + 1)
 
     def restart(self, episode: int = 0) -> np.ndarray:
         """Start the episode of that number everywhere; returns observations [M, ...]."""
-        return self.begin_episodes(np.full(self.num_envs, episode), [()] * self.num_envs)
+        return self._begin_all(np.full(self.num_envs, episode))
 
-    def replay(self, episodes: np.ndarray, actions: Sequence[np.ndarray]) -> np.ndarray:
+    def _begin_all(self, episodes: np.ndarray) -> np.ndarray:
+        until = np.full(self.num_envs, self.changes.total)
+        return self.begin_episodes(episodes, [()] * self.num_envs, until)
+
+    def replay(
+        self, episodes: np.ndarray, actions: Sequence[np.ndarray], until: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return to the middle of open episodes: `episodes` [M] are their numbers, `actions[i]`
-        [steps, ...] the normalized actions since their resets. Returns observations [M, ...]."""
+        [steps, ...] the normalized actions since their resets, `until` [M] the number of changes
+        before their resets (default: all). Returns observations [M, ...]."""
         if not self.replayable:
             raise EnvironmentError(
                 "the episodes of a vector environment cannot be brought back: give a callable that "
                 "makes one environment"
             )
         real = [self.action_map.to_real(np.asarray(past)) for past in actions]
-        return self.begin_episodes(np.asarray(episodes), real)
+        until = np.full(self.num_envs, self.changes.total) if until is None else until
+        return self.begin_episodes(np.asarray(episodes), real, until)
+
+    def change(self, kind: str, name: str, value: Any) -> None:
+        """Record a change of all environments; each applies it at its next reset."""
+        self.inspect(kind, name)
+        self.changes.add(kind, name, value, self.applied)
+        self.use_changes(self.changes)
+
+    @abc.abstractmethod
+    def inspect(self, kind: str, name: str) -> list[Any]:
+        """Check that all environments have an attribute or a method; return the values if `kind`
+        asks for them."""
+
+    @abc.abstractmethod
+    def use_changes(self, changes: EnvChanges) -> None:
+        """Apply these changes at resets, those that a row does not have yet."""
 
     @abc.abstractmethod
     def step(self, action: np.ndarray, only: np.ndarray | None = None) -> HostStep:
@@ -152,9 +178,11 @@ class HostEnvs(abc.ABC):
         """Release environments and processes. Safe to call twice."""
 
     @abc.abstractmethod
-    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
-        """Reset all environments to these episodes, then take real actions, if any. Returns fresh
-        observations."""
+    def begin_episodes(
+        self, episodes: np.ndarray, actions: Sequence[Any], until: np.ndarray
+    ) -> np.ndarray:
+        """Reset all environments to these episodes, after the changes up to number `until` [M],
+        then take real actions, if any. Returns fresh observations."""
 
     def _make_layout(self, descriptor: Descriptor | None) -> np.dtype:
         """Return the layout of `StepArrays` for these environments."""
@@ -184,9 +212,11 @@ class HostEnvs(abc.ABC):
         action[~only] = 0
         return action
 
-    def read_first_observations(self, arrays: StepArrays, episodes: np.ndarray) -> np.ndarray:
+    def read_first_observations(
+        self, arrays: StepArrays, episodes: np.ndarray, until: np.ndarray
+    ) -> np.ndarray:
         """Return the first observations of these episodes, which were written into `arrays`."""
-        self.episodes[:] = episodes
+        self.episodes[:], self.applied[:] = episodes, until
         self.fault_counter.episodes += self.num_envs
         self._acted_on[...] = arrays.observation
         return self._acted_on.copy()
@@ -204,6 +234,7 @@ class HostEnvs(abc.ABC):
         observation = following
         if True in last.tolist():  # several times faster than `.any()` on a few flags
             self.episodes[rows] += last
+            self.applied[rows][last] = self.changes.total
             self.fault_counter.episodes += int(last.sum())
             observation = following.copy()
             observation[last] = arrays.observation[last]

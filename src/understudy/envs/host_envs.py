@@ -13,11 +13,13 @@ import numpy as np
 from understudy.envs import worker
 from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.env_changes import EnvChanges
 from understudy.envs.episode_info import EpisodeInfo
 from understudy.envs.fault_guard import DEFAULT_GUARD, TRIES, Fault, FaultKind, Guard
-from understudy.envs.rows import EnvRows, StepArrays, describe_place
+from understudy.envs.rows import EnvRows, describe_place
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
+from understudy.envs.step_arrays import StepArrays
 from understudy.envs.worker_pool import WorkerLost, WorkerPool
 from understudy.types import EnvironmentError
 
@@ -54,10 +56,18 @@ class SerialEnvs(HostEnvs):
     def close(self) -> None:
         self.rows.close()
 
-    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
-        self.rows.replay(episodes, actions, self._arrays.observation)
+    def begin_episodes(
+        self, episodes: np.ndarray, actions: Sequence[Any], until: np.ndarray
+    ) -> np.ndarray:
+        self.rows.replay(episodes, actions, self._arrays.observation, until)
         self.record(self.rows.take_report())
-        return self.read_first_observations(self._arrays, episodes)
+        return self.read_first_observations(self._arrays, episodes, until)
+
+    def inspect(self, kind: str, name: str) -> list[Any]:
+        return self.rows.inspect(kind, name)
+
+    def use_changes(self, changes: EnvChanges) -> None:
+        self.changes = self.rows.changes = changes
 
 
 @final
@@ -170,16 +180,32 @@ class ProcessEnvs(HostEnvs):
             self._begun[rows][step.last] = self._clock
         return step
 
-    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+    def inspect(self, kind: str, name: str) -> list[Any]:
+        assert self._arrays is not None  # or it says that they are closed
+        try:
+            return self.pool.inspect(kind, name, self._guard.step_timeout)
+        except WorkerLost:
+            self.close()
+            raise
+
+    def use_changes(self, changes: EnvChanges) -> None:
+        self.changes = changes
+        self.pool.use_changes(changes)
+
+    def begin_episodes(
+        self, episodes: np.ndarray, actions: Sequence[Any], until: np.ndarray
+    ) -> np.ndarray:
         spans = self.pool.spans
-        replayed = [(episodes[start:stop], actions[start:stop]) for start, stop in spans]
+        replayed = [
+            (episodes[start:stop], actions[start:stop], until[start:stop]) for start, stop in spans
+        ]
         longest = max(stop - start for start, stop in spans) + sum(map(len, actions))
         arrays = self._arrays
         for index, content in enumerate(replayed):
             self.pool.send(index, worker.REPLAY, content)
         self._wait(range(len(spans)), longest * self._guard.step_timeout, replayed)
         self._begun[:] = [self._clock - len(past) for past in actions]
-        return self.read_first_observations(arrays, episodes)
+        return self.read_first_observations(arrays, episodes, until)
 
     def _wait(
         self, workers: range, timeout: float, replayed: Sequence[Any] | None = None
@@ -203,9 +229,11 @@ class ProcessEnvs(HostEnvs):
     ) -> list[int]:
         """Put a new worker in the place of a lost one; returns all its rows, which were cut."""
         start, stop = self.pool.spans[index]
-        next_episodes = (self.episodes[start:stop] + 1, [()] * (stop - start))
+        rows = stop - start
+        changes = np.full(rows, self.changes.total)
+        next_episodes = (self.episodes[start:stop] + 1, [()] * rows, changes)
         begun = replayed[index] if replayed else next_episodes
-        timeout = max(timeout, self._guard.step_timeout * (stop - start))
+        timeout = max(timeout, self._guard.step_timeout * rows)
         cut: list[int] = []
         for _ in range(TRIES):
             cut += self.fault_counter.record([self._fault(lost, range(start, stop))])

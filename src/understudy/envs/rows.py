@@ -8,15 +8,17 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import gymnasium
 import numpy as np
 
 from understudy.envs.descriptors import Descriptor
+from understudy.envs.env_changes import EnvChanges, inspect
 from understudy.envs.episode_info import InfoTally
 from understudy.envs.fault_guard import LIMIT, TRIES, Fault, FaultKind, Guard, Report, find_abnormal
 from understudy.envs.seeds import EpisodeSeeds
+from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
 
@@ -26,35 +28,6 @@ FAILURES = (Exception, SystemExit)
 _USUAL_TYPES = {float: (int, np.floating, np.integer), bool: np.bool_}
 
 _log = logging.getLogger("understudy.envs")
-
-
-class StepArrays(NamedTuple):
-    """The arrays [rows, ...] through which steps are exchanged with environments."""
-
-    action: np.ndarray  # in the environments' own units
-    chosen: np.ndarray  # bool: the rows to step, where not all are
-    reward: np.ndarray
-    terminated: np.ndarray
-    last: np.ndarray
-    next_observation: np.ndarray
-    observation: np.ndarray  # the first of an episode; written only where one begins
-    descriptor: np.ndarray | None = None  # NaN where there is none
-
-    @classmethod
-    def over(cls, buffer: Any, layout: np.dtype) -> "StepArrays":
-        """Views of a block of memory; `layout` has one field of shape [rows, ...] per array."""
-        record = np.ndarray((), layout, buffer)
-        return cls(*(record[name] for name in layout.names or ()))
-
-    def select(self, rows: slice) -> "StepArrays":
-        return StepArrays(*(array[rows] for array in self if array is not None))
-
-    def cut(self, rows: int | slice) -> None:
-        """Mark rows as no transitions: their open episodes ended one step earlier."""
-        self.reward[rows], self.terminated[rows], self.last[rows] = 0.0, False, True
-        self.next_observation[rows] = 0
-        if self.descriptor is not None:
-            self.descriptor[rows] = np.nan
 
 
 class RowError(EnvironmentError):
@@ -107,6 +80,7 @@ class EnvRows:
         self._has_abnormal_entry = False
         self._broken: dict[int, RowError] = {}  # rows to be built again, and why
         self.infos = InfoTally(count, first_row)
+        self.changes, self._applied = EnvChanges(), [0] * count  # how many, by index
         self.environments: list[gymnasium.Env] = []
         for index, factory in enumerate(factories):
             try:
@@ -186,13 +160,21 @@ class EnvRows:
             self._describe(chosen, descriptor)
         for index in ended:
             self.infos.end(index, cut=self._given[index] is None)
-            self._begin_episode(index, self._episodes[index] + 1, first_observation)
+            next_episode = self._episodes[index] + 1
+            self._begin_episode(index, next_episode, first_observation, self.changes.total)
 
-    def replay(self, episodes: np.ndarray, actions: Sequence[Any], out: np.ndarray) -> None:
-        """Reset each environment with the seed of its episode number, then take that episode's
-        real actions ([steps, ...] per environment) again. Write observations to `out`."""
+    def inspect(self, kind: str, name: str) -> list[Any]:
+        """Check an attribute of all environments; return its values if `kind` asks for them."""
+        return inspect(self.environments, self.first_row, kind, name)
+
+    def replay(
+        self, episodes: np.ndarray, actions: Sequence[Any], out: np.ndarray, until: np.ndarray
+    ) -> None:
+        """Reset each environment with the seed of its episode number, after the changes up to
+        number `until`, then take that episode's real actions ([steps, ...] per environment) again.
+        Write observations to `out`."""
         for index, past in enumerate(actions):
-            self._begin_episode(index, int(episodes[index]), out)
+            self._begin_episode(index, int(episodes[index]), out, int(until[index]))
             for action in past:
                 self._begun[index] -= 1
                 self._actions = {index: action}
@@ -249,13 +231,14 @@ class EnvRows:
             out[...] = numbers
         out[~np.isfinite(out)] = np.nan
 
-    def _begin_episode(self, index: int, episode: int, observations: np.ndarray) -> None:
-        """Begin an episode of one environment, seeded; write its row of `observations`."""
+    def _begin_episode(self, index: int, episode: int, out: np.ndarray, until: int) -> None:
+        """Begin an episode of one environment, seeded, after the changes up to number `until`;
+        write its row of `out`."""
         self._episodes[index] = episode
         self._begun[index] = self._clock
         self.infos.begin(index)
         for tries_left in reversed(range(TRIES)):
-            failure = self._try_reset(index, observations)
+            failure = self._try_reset(index, out, until)
             if failure is None:
                 self._broken.pop(index, None)
                 return
@@ -267,18 +250,21 @@ class EnvRows:
                 )
             self._faults.append(Fault(FaultKind.REBUILT, str(failure), failure.trace))
 
-    def _try_reset(self, index: int, observations: np.ndarray) -> RowError | None:
+    def _try_reset(self, index: int, out: np.ndarray, until: int) -> RowError | None:
         """Reset one environment, built again if it is broken; returns what went wrong."""
         call = "the constructor"
         try:
             if index in self._broken:
                 self._rebuild(index)
-            call = "reset()"
+            for change in self.changes.between(self._applied[index], until):
+                call = str(change)
+                change.apply(self.environments[index])
+            self._applied[index], call = until, "reset()"
             observation, _ = self.environments[index].reset(seed=self._seed(index))
         except FAILURES as error:
             return self._raised(index, call, error)
-        self._write(index, observation, observations)
-        problem = self._clip(index, observations)
+        self._write(index, observation, out)
+        problem = self._clip(index, out)
         if problem is None:
             return None
         if self._drop:
@@ -290,7 +276,7 @@ class EnvRows:
             with suppress(*FAILURES):  # it is broken already
                 self.environments[index].close()
         self.environments[index] = self._factories[index]()
-        self._steps[index] = self.environments[index].step
+        self._steps[index], self._applied[index] = self.environments[index].step, 0
 
     def _write(self, index: int, observation: Any, out: np.ndarray) -> None:
         """Check an observation and copy it to its row of `out`. An entry of a dict that is not in

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.env_changes import SET, EnvChanges
 from understudy.envs.episode_info import EpisodeInfo, InfoTally, split_rows
 from understudy.envs.fault_guard import DEFAULT_GUARD, LIMIT, Fault, FaultKind, find_abnormal
 from understudy.envs.rows import describe_error
@@ -104,7 +105,34 @@ class UserVectorEnvs(HostEnvs):
             self._env.close()
         self._owned = False  # closed once
 
-    def begin_episodes(self, episodes: np.ndarray, actions: Sequence[Any]) -> np.ndarray:
+    def change(self, kind: str, name: str, value: Any) -> None:
+        """Change all environments at once, by the vector environment's own method."""
+        changes = EnvChanges(self.changes.total, self.changes.entries)
+        changes.add(kind, name, value, self.applied)
+        if kind == SET:
+            self.inspect(kind, name)  # most vector environments would add an unknown attribute
+        self.use_changes(changes)
+
+    def inspect(self, kind: str, name: str) -> list[Any]:
+        try:
+            return list(self._env.get_attr(name))
+        except Exception as error:
+            raise _raised(f"get_attr({name!r})", error) from error
+
+    def use_changes(self, changes: EnvChanges) -> None:
+        for change in changes.between(int(self.applied[0]), changes.total):
+            try:
+                if change.kind == SET:
+                    self._env.set_attr(change.name, [change.value] * self.num_envs)
+                else:
+                    self._env.call(change.name, *change.value)
+            except Exception as error:
+                raise _raised(f"{change.kind}({change.name!r})", error) from error
+        self.changes, self.applied[:] = changes, changes.total
+
+    def begin_episodes(
+        self, episodes: np.ndarray, actions: Sequence[Any], until: np.ndarray
+    ) -> np.ndarray:
         self.episodes[:] = episodes
         self._only_resets[:] = False
         self._info_tally = InfoTally(self.num_envs)

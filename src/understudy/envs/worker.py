@@ -22,12 +22,16 @@ import cloudpickle
 import numpy as np
 
 from understudy.envs.fault_guard import Report
-from understudy.envs.rows import EnvRows, StepArrays
+from understudy.envs.rows import EnvRows
+from understudy.envs.step_arrays import StepArrays
+from understudy.errors import EnvironmentError
 
 # Commands.
 SHARE = b"m"  # with the name of the shared memory, the Packer and the layout; not answered
-REPLAY = b"r"  # with episode numbers and the real actions of each row
+REPLAY = b"r"  # with episode numbers, and the real actions and the number of changes of each row
 STEP = b"s"
+CHANGES = b"h"  # with the EnvChanges that resets apply; not answered
+INSPECT = b"q"  # with the kind of a change and a name; answered with values or an error
 STEP_CHOSEN = b"o"  # only the rows that the shared memory marks
 INFOS = b"i"  # asks for those of open episodes
 CLOSE = b"c"
@@ -95,9 +99,15 @@ def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype, files
     own = slice(rows.first_row, rows.first_row + len(rows.environments))
     arrays = StepArrays.over(buffer, layout).select(own)
     while (command := read_byte(pipe, files)) not in (CLOSE, b""):
+        if command == CHANGES:
+            rows.changes = pipe.recv()
+            continue
+        if command == INSPECT:
+            _answer(pipe, RESULT, _inspect(rows, *pipe.recv()), files)
+            continue
         if command == REPLAY:
-            episodes, actions = pipe.recv()
-            rows.replay(episodes, actions, arrays.observation)
+            episodes, actions, until = pipe.recv()
+            rows.replay(episodes, actions, arrays.observation, until)
         elif command != INFOS:
             chosen = arrays.chosen.copy() if command == STEP_CHOSEN else None
             rows.step(arrays, arrays.action, chosen)
@@ -106,3 +116,15 @@ def _serve(pipe: Connection, rows: EnvRows, buffer: Any, layout: np.dtype, files
             write_byte(pipe, DONE, files)
         else:
             _answer(pipe, RESULT, report, files)
+
+
+def _inspect(rows: EnvRows, kind: str, name: str) -> Any:
+    """Return values, or the error as an object: it must not end the worker."""
+    try:
+        values = rows.inspect(kind, name)
+        ForkingPickler.dumps(values)
+        return values
+    except EnvironmentError as error:
+        return error
+    except Exception as error:
+        return EnvironmentError(f"{name!r} cannot be sent by a worker process: {error}")

@@ -21,8 +21,10 @@ import cloudpickle
 import numpy as np
 
 from understudy.envs import worker
+from understudy.envs.env_changes import EnvChanges
 from understudy.envs.fault_guard import Report
-from understudy.envs.rows import EnvRows, StepArrays
+from understudy.envs.rows import EnvRows
+from understudy.envs.step_arrays import StepArrays
 from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
 
@@ -47,6 +49,7 @@ class WorkerPool:
         self.memory: SharedMemory | None = None
         self._payloads: list[bytes] = []  # for each worker
         self._shared: Any = None  # where the memory is and how it is laid out
+        self._changes: EnvChanges | None = None
 
     def start(self, blocks: Sequence[Callable[[], EnvRows]]) -> list[tuple[Any, Any]]:
         """Start all workers, each with the block of environments that its callable makes; returns
@@ -109,8 +112,26 @@ class WorkerPool:
         self.processes[index], self.pipes[index] = self._launch(index)
         self._receive(index)
         self.send(index, worker.SHARE, self._shared)
+        if self._changes is not None:
+            self.send(index, worker.CHANGES, self._changes)
         self.send(index, worker.REPLAY, replayed)
         return self._receive(index, timeout)
+
+    def use_changes(self, changes: EnvChanges) -> None:
+        """Let all workers, also later ones, apply these changes at resets."""
+        self._changes = changes
+        for index in range(len(self.pipes)):
+            self.send(index, worker.CHANGES, changes)
+
+    def inspect(self, kind: str, name: str, timeout: float) -> list[Any]:
+        """Check an attribute of all environments; return its values if they are asked for."""
+        for index in range(len(self.pipes)):
+            self.send(index, worker.INSPECT, (kind, name))
+        answers = [self._receive(index, timeout) for index in range(len(self.pipes))]
+        for answer in answers:
+            if isinstance(answer, EnvironmentError):
+                raise answer
+        return [value for answer in answers for value in answer]
 
     def close(self) -> None:
         for pipe in self.pipes:

@@ -49,6 +49,7 @@ class HostTrainer(Trainer):
             self.transport.act_device,
             divided=self.chunk_iterations > 1 and not self._on_policy,
         )  # fmt: skip
+        self.host_envs = envs
         self._use_policy(self._newest_policy())
 
     def _choose_chunk_steps(self) -> int:

@@ -53,7 +53,8 @@ class OpenActions:
             latest = self._actions[: self._used]
             parts = [latest[self._used - n :, row] for row, n in enumerate(lengths) if n > 0]
         episodes = envs.episodes.copy()
-        return {"episodes": episodes, "lengths": lengths, "actions": np.concatenate(parts)}
+        actions, applied = np.concatenate(parts), envs.applied.copy()
+        return dict(episodes=episodes, lengths=lengths, actions=actions, applied=applied)
 
     def load_state_dict(
         self, envs: HostEnvs, arrays: StateDict, seen: np.ndarray, action: np.ndarray
@@ -70,11 +71,14 @@ class OpenActions:
             none if gone or not length else arrays["actions"][end - length : end]
             for gone, length, end in zip(lost, lengths, ends, strict=True)
         ]
+        known = envs.changes.total
+        applied = np.clip(arrays["applied"], 0, known)
+        until = np.where(lost, known, applied)
         if envs.replayable:
-            observation = envs.replay(arrays["episodes"] + lost, past)
+            observation = envs.replay(arrays["episodes"] + lost, past, until)
         else:
             _log.warning("these environments cannot repeat open episodes: all rows begin new ones")
-            observation = envs.begin_episodes(arrays["episodes"] + lost, past)
+            observation = envs.begin_episodes(arrays["episodes"] + lost, past, until)
         strayed = ~lost & (observation != seen).reshape(len(lost), -1).any(axis=1)
         if strayed.any():
             _log.warning(
@@ -84,7 +88,8 @@ class OpenActions:
             )
             lost = lost | strayed
             past = [none if gone else part for gone, part in zip(lost, past, strict=True)]
-            observation = envs.replay(arrays["episodes"] + lost, past)
+            until = np.where(lost, known, applied)
+            observation = envs.replay(arrays["episodes"] + lost, past, until)
         self._begin(past, action)
         return observation, lost
 

@@ -1,8 +1,9 @@
 """The position of a run, and a copy of everything that changes in it."""
 
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, field
+from typing import Any, final
 
+from understudy.envs.env_changes import EnvChanges
 from understudy.state_dict import StateDict
 
 
@@ -28,6 +29,7 @@ class Snapshot:
     position: Position
     learner: StateDict
     world: StateDict | None
+    env_changes: dict[str, Any] = field(default_factory=lambda: EnvChanges().state_dict())
 
     def groups(self, world: bool = True) -> dict[str, StateDict]:
         """The arrays of each file of a checkpoint."""

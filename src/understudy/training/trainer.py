@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.buffers import Buffer
 from understudy.buffers.host_replay import is_of_host
+from understudy.envs.base import HostEnvs
+from understudy.envs.env_changes import EnvChanges
 from understudy.ops.schedules import Schedule
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.devices import find_sharding
@@ -59,6 +61,7 @@ class Trainer(abc.ABC):
     buffer: Buffer
     states: Any  # `States`, or a `Transport`, which has the same attributes
     hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
+    host_envs: HostEnvs | None = None
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
     goal: int | None = None  # set from outside: the iterations at which training will end
     chunk_iterations: int = 1  # `advance` loses no time if it returns at a multiple of these
@@ -122,6 +125,20 @@ class Trainer(abc.ABC):
             length, num_seeds = self.position.horizon, self.setup.num_seeds
             self.hyper_schedules = HyperSchedules(wanted, length, num_seeds, config)
 
+    def changeable_envs(self) -> HostEnvs:
+        """Return the environments, which `agent.envs` may change."""
+        if self.host_envs is None:
+            raise ConfigError(
+                "agent.envs changes Gymnasium environments of this process and its env_workers: "
+                "native environments cannot change, and collectors have theirs in other processes"
+            )
+        return self.host_envs
+
+    @property
+    def env_changes(self) -> dict[str, Any]:
+        """The changes of the environments so far, for checkpoints."""
+        return (EnvChanges() if self.host_envs is None else self.host_envs.changes).state_dict()
+
     def begin_training(self, total: int) -> None:
         """Choose defaults that depend on the length of the first training, and warn if a training
         up to step `total` would hardly learn."""
@@ -167,14 +184,17 @@ class Trainer(abc.ABC):
         if world:
             arrays = add_prefix("experience", self._experience_state_dict())
             arrays |= add_prefix("acting", self._acting_state_dict())
-        return Snapshot(replace(self.position), state_dict(self.learner), arrays)
+        position = replace(self.position)
+        return Snapshot(position, state_dict(self.learner), arrays, self.env_changes)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue, bit for bit, where the snapshot was taken.
 
         Without a world the environments begin anew, learning waits until the buffer holds
         `min_buffer_size` transitions again, and no updates are owed for the gap."""
-        position = replace(snapshot.position)
+        position, changes = replace(snapshot.position), EnvChanges(**snapshot.env_changes)
+        if changes.total:
+            self.changeable_envs().use_changes(changes)
         if snapshot.world is None:
             position.refilled_from = position.iterations
         else:
