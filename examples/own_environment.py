@@ -29,8 +29,7 @@ def main(steps: int = 2_000) -> None:
         return gym.wrappers.TimeLimit(Target(), 30)
 
     print(check(make))
-    config = us.TD3Config(hidden_sizes=(32, 32), start_steps=300, min_buffer_size=300)
-    agent = us.TD3(make, config)
+    agent = us.TD3(make, hidden_sizes=(32, 32), start_steps=300, min_buffer_size=300)
     print(agent.train(steps))
     agent.close()
 
