@@ -2,6 +2,7 @@
 
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -143,3 +144,33 @@ def test_orthogonal_weights_of_several_seeds_are_drawn_one_after_another():
     np.testing.assert_array_equal(together(keys), [draw(key) for key in keys])
     traced = str(jax.make_jaxpr(together)(keys))
     assert re.findall(r"f32\[([\d,]+)\] \w+:f32\[[\d,]+\] = qr", traced) == ["4,3"]
+
+
+class Doubled(eqx.Module):
+    """A user's own hidden layers."""
+
+    def __call__(self, x):
+        return 2.0 * x
+
+
+@pytest.mark.parametrize(
+    ("settings", "networks", "repeated"),
+    [
+        (dict(hidden_sizes=(8, 6)), Networks(), False),
+        (dict(hidden_sizes=(8,), layer_norm=True, num_critics=3), Networks(), False),
+        (dict(hidden_sizes=()), Networks(), True),
+        (dict(), Networks(critic_encoder=lambda inputs, key: Doubled()), True),
+    ],
+)
+def test_several_actions_in_a_state_are_evaluated_as_each_of_them(settings, networks, repeated):
+    """The state's product with the first layer is computed once if that layer is the library's."""
+    critics = make_critics(SPEC, SACConfig(**settings), networks, KEY)
+    rng = np.random.default_rng(0)
+    state, actions = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((5, 3), (5, 7, 2)))
+    got = jax.jit(evaluate_ensemble)(critics, state, actions)
+    states = jnp.asarray(np.repeat(np.asarray(state)[:, None], 7, axis=1))
+    np.testing.assert_allclose(
+        got, jax.jit(evaluate_ensemble)(critics, states, actions), rtol=1e-5, atol=1e-6
+    )
+    traced = jax.make_jaxpr(evaluate_ensemble)(critics, state, actions)
+    assert ("concatenate" in str(traced)) == repeated

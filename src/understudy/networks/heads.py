@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks.encoders import Identity
-from understudy.networks.mlp import Linear
+from understudy.networks.mlp import MLP, Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
 from understudy.types import ConfigError, Key, Observation
 
@@ -172,12 +172,18 @@ class MultiCategoricalActor(Network):
 @final
 class QCritic(Network):
     """(observation, action) → value. The action is an input of the first layer, beside the
-    observation, so that Q can be as nonlinear in the action as in the state."""
+    observation, so that Q can be as nonlinear in the action as in the state. Actions may have one
+    more axis than observations: several actions in each state."""
 
     def __call__(
         self, observation: Observation, action: Float[Array, "*batch action"]
     ) -> Float[Array, "*batch"]:
-        inputs = jnp.concatenate([self.observation_encoder(observation), action], axis=-1)
+        state = self.observation_encoder(observation)
+        if action.ndim > state.ndim:
+            if isinstance(self.encoder, MLP) and self.encoder.layers:
+                return self.head(self.encoder.with_each(state, action))[..., 0]
+            state = jnp.repeat(state[..., None, :], action.shape[-2], axis=-2)
+        inputs = jnp.concatenate([state, action], axis=-1)
         return self.head(self.encoder(inputs))[..., 0]
 
 

@@ -136,10 +136,21 @@ class MLP(eqx.Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        return self._continue(self.layers[0](x)) if self.layers else x
+
+    def with_each(
+        self, x: Float[Array, "*batch some"], rest: Float[Array, "*batch n others"]
+    ) -> Float[Array, "*batch n features"]:
+        """Return the features of the inputs [x, rest[i]] for each i. The first layer is linear: the
+        product with x is computed once, not n times."""
+        first, split = self.layers[0], x.shape[-1]
+        shared = x @ first.weight[:split] + first.bias
+        return self._continue(shared[..., None, :] + rest @ first.weight[split:])
+
+    def _continue(self, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch features"]:
+        """Return the features, given the output of the first layer before its activation."""
         activation = ACTIVATIONS[self.activation]
-        for index, layer in enumerate(self.layers):
-            x = layer(x)
-            if self.norms:
-                x = self.norms[index](x)
-            x = activation(x)
+        for index in range(len(self.layers)):
+            x = self.layers[index](x) if index else x
+            x = activation(self.norms[index](x) if self.norms else x)
         return x

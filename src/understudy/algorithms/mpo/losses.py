@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import encode, evaluate_ensemble, q_of_action
+from understudy.networks.ensembles import evaluate_ensemble, q_of_action
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.ops.divergences import categorical_kl, gaussian_kls
 from understudy.ops.duals import improved_weights, temperature_dual
@@ -46,12 +46,8 @@ def sample_candidates(
 ) -> Candidates:
     """Sample a Gaussian. Samples may leave the bounds; critics evaluate the clipped actions."""
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
-    count = noise.shape[1]
-    encoded = jax.tree.map(
-        lambda x: jnp.repeat(x[:, None], count, axis=1), encode(critics, observation)
-    )
-    q = pessimistic(evaluate_ensemble(critics, encoded, jnp.clip(action, -1.0, 1.0)))
-    return Candidates(policy, action, jnp.full(q.shape, -math.log(count)), q)
+    q = pessimistic(evaluate_ensemble(critics, observation, jnp.clip(action, -1.0, 1.0)))
+    return Candidates(policy, action, jnp.full(q.shape, -math.log(noise.shape[1])), q)
 
 
 def all_candidates(policy: Categorical, critics: Any, observation: Observation) -> Candidates:
