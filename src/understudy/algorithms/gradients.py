@@ -1,7 +1,7 @@
 """Parts of the gradients of several algorithms."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +11,60 @@ from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.optim import Flag, Gradients, UpdateMask, when
 from understudy.algorithms.train_state import TrainState
-from understudy.networks.encoders import SharedEncoder, share_encoder, with_observation_encoder
+from understudy.networks.encoders import (
+    Features,
+    SharedEncoder,
+    encode_each,
+    share_encoder,
+    with_observation_encoder,
+)
 from understudy.networks.ensembles import encode_shared, ensemble_size, select_critics
-from understudy.types import Key, Metrics, Scalar, Tree
+from understudy.types import History, Key, Metrics, Scalar, Tree
 
 Part = tuple[Tree, Metrics]  # gradients, and metrics
 ActorLoss = Callable[[Any, Any], tuple[Scalar, Any]]  # actor, batch -> its loss, and extras
 
 
+class Online(NamedTuple):
+    """A batch, and the critics that learn from it. With memory, features of the batch replace their
+    encoder: one unroll of the sequences serves the targets and all losses."""
+
+    batch: Any
+    critic: Any  # for the observations
+    next_critic: Any  # for the next observations; no gradient reaches its encoder
+    pull_back: Callable[[Any], Any]  # gradient of `critic` -> gradient of the critics themselves
+
+
+def encode_online(critics: Any, batch: Any) -> Online:
+    """Encode the sequences of a batch once. The histories of its observations and of its next
+    observations are of the same sequences. A batch without memory stays as it is."""
+    if not isinstance(batch.observation, History):
+        return Online(batch, critics, critics, lambda gradient: gradient)
+
+    def encode(encoder: Any) -> tuple[Array, Array]:
+        here, there = encode_each(encoder, batch.observation, batch.next_observation)
+        return here, there
+
+    here, transpose, there = jax.vjp(encode, critics.observation_encoder, has_aux=True)
+
+    def pull_back(gradient: Any) -> Any:
+        (of_encoder,) = transpose(gradient.observation_encoder.features)
+        return with_observation_encoder(gradient, of_encoder)
+
+    critic, next_critic = (with_observation_encoder(critics, Features(x)) for x in (here, there))
+    return Online(batch, critic, next_critic, pull_back)
+
+
 def target_networks(
     state: TrainState, batch: Any, critic_subset: int | None, key: Key
 ) -> tuple[Any, Tree, Any]:
-    """Return the target actor, the target critics (or a random subset), and the batch with its next
+    """Return the target actor, the target critics (or a random subset), and the batch with its
     observations encoded for both."""
     actor, critics = state.targets.actor, state.targets.critic
-    encoded = encode_shared(actor, critics, batch.next_observation)
+    here, there = encode_shared(actor, critics, batch.observation, batch.next_observation)
     subset = sample_critics(critics, critic_subset, key)
-    return share_encoder(actor, critics), subset, batch._replace(next_observation=encoded)
+    encoded = batch._replace(observation=here, next_observation=there)
+    return share_encoder(actor, critics), subset, encoded
 
 
 def sample_critics(critics: Tree, count: int | None, key: Key) -> Tree:
@@ -41,20 +78,21 @@ def sample_critics(critics: Tree, count: int | None, key: Key) -> Tree:
 
 
 def differentiate_critic(
-    loss_function: Callable[..., Any], critic: Any, batch: Any, target: Array, *arguments: Any
+    loss_function: Callable[..., Any], online: Online, target: Array, *arguments: Any
 ) -> tuple[Any, Aux]:
     """Return the gradient of `loss_function(critic, batch, target, *arguments)`, which returns a
     loss and TD errors, with the critics' metrics and the rows' priorities."""
     differentiate = jax.value_and_grad(loss_function, has_aux=True)
-    (loss, error), gradient = differentiate(critic, batch, target, *arguments)
-    metrics = {"critic_loss": loss, "q_mean": mean_over_steps(target + error, batch.weight)}
-    return gradient, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
+    (loss, error), gradient = differentiate(online.critic, online.batch, target, *arguments)
+    q_mean = mean_over_steps(target + error, online.batch.weight)
+    metrics = {"critic_loss": loss, "q_mean": q_mean}
+    return online.pull_back(gradient), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
 
 def join_gradients(
     algorithm: Algorithm,
     state: TrainState,
-    batch: Any,
+    online: Online,
     key: Key,
     mask: UpdateMask,
     critic_part: tuple[Any, Aux],
@@ -69,9 +107,9 @@ def join_gradients(
     `differentiate_numbers` computes from the extras of the actor's loss. The key is for the users'
     add-ons."""
     critic_gradient, aux = critic_part
-    encoded = batch
+    encoded = batch = online.batch
     if not algorithm.config.actor_trains_encoder:  # encode once for both, if they share an encoder
-        shared = encode_shared(state.params.actor, state.params.critic, batch.observation)
+        (shared,) = encode_shared(state.params.actor, online.critic, batch.observation)
         encoded = batch._replace(observation=shared)
 
     def total(actor: Any) -> tuple[Scalar, Any]:

@@ -22,9 +22,12 @@ ExtractorMaker = Callable[[ArraySpec, Key], Any]  # (spec, key) -> module of one
 
 @final
 class Features(eqx.Module):
-    """Features that have been computed already, in place of an observation."""
+    """Features that have been computed already, in place of an observation or of an encoder."""
 
     features: Float[Array, "*batch features"]
+
+    def __call__(self, observation: Observation) -> Float[Array, "*batch features"]:
+        return self.features
 
 
 @final
@@ -53,15 +56,15 @@ class ObservationEncoder(eqx.Module):
         if isinstance(observation, Features):
             return observation.features
         if isinstance(observation, History):
-            return self._encode_history(observation)
+            return self.read(self.recurrent_states(observation), observation)
         features = self.extractor(observation)
         if self.cell is None:
             return features
         initial = jnp.zeros((*features.shape[:-1], self.cell.state_size))
         return self.cell.features(self.cell(initial, features))
 
-    def _encode_history(self, history: History) -> Float[Array, "rows features"]:
-        states = self.recurrent_states(history)
+    def read(self, states: Array, history: History) -> Float[Array, "rows features"]:
+        """Return the features at the moments of a history, given the state after each step."""
         selected = jnp.take_along_axis(states, history.at[..., None], axis=1)
         if history.ahead is not None:
             selected = self.cell(selected, self.extractor(history.ahead))
@@ -89,6 +92,16 @@ class ObservationEncoder(eqx.Module):
         state, warmed_up = jax.lax.stop_gradient(jax.lax.scan(step, history.memory, early))
         _, states = jax.lax.scan(step, state, late)
         return jnp.moveaxis(jnp.concatenate([warmed_up, states]), 0, 1)
+
+
+def encode_each(
+    encoder: Any, *observations: Observation
+) -> tuple[Float[Array, "rows features"], ...]:
+    """Return the features of each. Histories must be of one sequence, which is unrolled once."""
+    if not (isinstance(encoder, ObservationEncoder) and isinstance(observations[0], History)):
+        return tuple(map(encoder, observations))
+    states = encoder.recurrent_states(observations[0])
+    return tuple(encoder.read(states, history) for history in observations)
 
 
 def reset_recurrent_state(

@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from understudy.networks.encoders import Features, SharedEncoder, with_observation_encoder
+from understudy.networks.encoders import (
+    Features,
+    SharedEncoder,
+    encode_each,
+    with_observation_encoder,
+)
 from understudy.types import Key, Observation, Tree
 
 
@@ -32,11 +37,12 @@ def encode(critics: Tree, observation: Observation) -> Observation:
     return observation
 
 
-def encode_shared(actor: Any, critics: Tree, observation: Observation) -> Observation:
-    """Encode an observation once for an actor and the critics whose encoder it shares. Do not use
-    it if a gradient should reach the encoder."""
-    shared = isinstance(actor.observation_encoder, SharedEncoder)
-    return encode(critics, observation) if shared else observation
+def encode_shared(actor: Any, critics: Tree, *observations: Observation) -> tuple[Observation, ...]:
+    """Encode observations once for an actor and the critics whose encoder it shares; a sequence is
+    unrolled once for all of them. Do not use it if a gradient should reach the encoder."""
+    if not isinstance(actor.observation_encoder, SharedEncoder):
+        return observations
+    return tuple(map(Features, encode_each(critics.observation_encoder, *observations)))
 
 
 def evaluate_ensemble(

@@ -26,7 +26,7 @@ from understudy.networks import (
     share_encoder,
 )
 from understudy.networks.build import make_actor, make_value
-from understudy.networks.encoders import Features, SharedEncoder
+from understudy.networks.encoders import Features, SharedEncoder, encode_each
 from understudy.networks.heads import exploration_matrices, state_dependent_noise
 from understudy.networks.mlp import scaled
 from understudy.types import (
@@ -150,8 +150,9 @@ class A2C(Algorithm):
             rows = losses.rows(steps.observation)
             return value(steps.observation), value(steps.next_observation), rows
         before, after = losses.histories(steps)
-        shape = steps.valid.shape[::-1]
-        return value(before).reshape(shape).T, value(after).reshape(shape).T, before
+        features = encode_each(state.params.actor.observation_encoder, before, after)
+        here, there = (value(Features(x)).reshape(steps.valid.shape[::-1]).T for x in features)
+        return here, there, before
 
     def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Result:
         """One loss for policy and value."""

@@ -9,7 +9,12 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Explored, First, Result
 from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
-from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
+from understudy.algorithms.gradients import (
+    differentiate_critic,
+    encode_online,
+    join_gradients,
+    target_networks,
+)
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks import DeterministicActor, share_encoder
@@ -68,10 +73,11 @@ class DDPG(Algorithm):
         target = losses.critic_target(
             *target_networks(state, batch, self.config.critic_subset, subset_key)
         )
-        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
+        online = encode_online(state.params.critic, batch)
+        critic_part = differentiate_critic(losses.critic_loss, online, target)
         first_critic = select_critics(state.params.critic, 0)
 
         def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, None]:
             return losses.actor_loss(actor, first_critic, batch), None
 
-        return join_gradients(self, state, batch, addon_key, mask, critic_part, actor_loss)
+        return join_gradients(self, state, online, addon_key, mask, critic_part, actor_loss)

@@ -13,6 +13,7 @@ from understudy.algorithms.gradients import (
     ActorLoss,
     Part,
     differentiate_critic,
+    encode_online,
     join_gradients,
     mean_over_steps,
     target_networks,
@@ -22,7 +23,6 @@ from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
 from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor
-from understudy.networks.ensembles import encode_shared
 from understudy.ops.densities import row_normals
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
@@ -95,14 +95,14 @@ class MPO(Algorithm):
         following = self._candidates(
             target_actor, critics, encoded.next_observation, there, batch.row
         )
-        critic_part = differentiate_critic(
-            losses.critic_loss, state.params.critic, batch, losses.critic_target(batch, following)
+        online = encode_online(state.params.critic, batch)
+        target = losses.critic_target(batch, following)
+        critic_part = differentiate_critic(losses.critic_loss, online, target)
+        candidates = self._candidates(
+            target_actor, state.targets.critic, encoded.observation, here, batch.row
         )
-        targets = state.targets
-        observation = encode_shared(targets.actor, targets.critic, batch.observation)
-        candidates = self._candidates(target_actor, targets.critic, observation, here, batch.row)
         improve = self._objectives(state, batch, candidates)
-        return join_gradients(self, state, batch, addon_key, mask, critic_part, *improve)
+        return join_gradients(self, state, online, addon_key, mask, critic_part, *improve)
 
     def _objectives(
         self, state: TrainState, batch: Batch, candidates: losses.Candidates

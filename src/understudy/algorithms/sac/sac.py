@@ -11,8 +11,10 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import ActorPolicy, Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.gradients import (
     ActorLoss,
+    Online,
     Part,
     differentiate_critic,
+    encode_online,
     join_gradients,
     mean_over_steps,
     sample_critics,
@@ -21,7 +23,7 @@ from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig
 from understudy.algorithms.train_state import TrainState
-from understudy.networks import CategoricalActor, SquashedGaussianActor
+from understudy.networks import CategoricalActor, SquashedGaussianActor, share_encoder
 from understudy.ops.densities import (
     row_normals,
     squashed_gaussian_log_prob,
@@ -88,8 +90,9 @@ class SAC(Algorithm):
         moves it. A delayed actor costs nothing."""
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         temperature = self.temperature(state)
-        target, actor_loss = self._objectives(state, batch, temperature, noise_key, subset_key)
-        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
+        online = encode_online(state.params.critic, batch)
+        target, actor_loss = self._objectives(state, online, temperature, noise_key, subset_key)
+        critic_part = differentiate_critic(losses.critic_loss, online, target)
 
         def differentiate_temperature(log_prob: PerRow) -> Part:
             loss, gradient = jax.value_and_grad(losses.entropy_loss)(
@@ -101,17 +104,17 @@ class SAC(Algorithm):
             return gradient, metrics
 
         gradients, aux = join_gradients(
-            self, state, batch, addon_key, mask, critic_part, actor_loss, differentiate_temperature
+            self, state, online, addon_key, mask, critic_part, actor_loss, differentiate_temperature
         )
         return gradients, aux._replace(metrics=aux.metrics | {"ent_coef": temperature})
 
     def _objectives(
-        self, state: TrainState, batch: Batch, temperature: Scalar, key: Key, subset_key: Key
+        self, state: TrainState, online: Online, temperature: Scalar, key: Key, subset_key: Key
     ) -> tuple[PerRow, ActorLoss]:
         """Return the critics' target and the actor's loss: expectations over discrete actions, one
         sample for every row of continuous ones. (The actor's class is known at trace time.)"""
-        critic, subset = state.params.critic, self.config.critic_subset
-        actor = self.policy(state).actor
+        batch, critic, subset = online.batch, state.params.critic, self.config.critic_subset
+        actor = share_encoder(state.params.actor, online.next_critic)
         targets = sample_critics(state.targets.critic, subset, subset_key)
         reduction = pessimistic if subset is None else losses.average
         if isinstance(actor, CategoricalActor):

@@ -7,7 +7,12 @@ import jax.numpy as jnp
 
 from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Explored, First, Result
-from understudy.algorithms.gradients import differentiate_critic, join_gradients, target_networks
+from understudy.algorithms.gradients import (
+    differentiate_critic,
+    encode_online,
+    join_gradients,
+    target_networks,
+)
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
@@ -60,10 +65,11 @@ class TD3(Algorithm):
             state.hyper["noise_clip"],
             row_normals(noise_key, batch.row, batch.action.shape[-1]),
         )
-        critic_part = differentiate_critic(losses.critic_loss, state.params.critic, batch, target)
+        online = encode_online(state.params.critic, batch)
+        critic_part = differentiate_critic(losses.critic_loss, online, target)
         first_critic = select_critics(state.params.critic, 0)
 
         def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, None]:
             return losses.actor_loss(actor, first_critic, batch), None
 
-        return join_gradients(self, state, batch, addon_key, mask, critic_part, actor_loss)
+        return join_gradients(self, state, online, addon_key, mask, critic_part, actor_loss)
