@@ -86,6 +86,14 @@ NAME_MAP: list[tuple[str, str]] = [
 ]
 
 LOGGED_GENERATIONS = "quality-diversity counts logged generations, not steps"
+# What an update computes, and all that follows from it; no counters and no keys.
+COMPUTED = (
+    r"^(learner/state\.(params|targets|opt_state)|world/(acting|experience)\.|manifest/scores"
+    r"|log/(train|rollout|eval)/)(?!.*(count|cursor|stored)$)"
+)
+# Float32 sums in another order: differences of about 1e-7 in an update.
+UNROLLED_ONCE = "an update unrolls each encoder once, and a GRU joins its gates after the scan"
+SPLIT_PRODUCT = "critics add the first layer's products with the state and with each action"
 # Configuration ("*": all) -> pattern of (new) names -> why they may differ, be missing or be extra.
 DEVIATIONS: dict[str, dict[str, str]] = {
     "*": {
@@ -95,6 +103,12 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     "a2c-minibatches": {
         r"\.opt_state\.critic\.count$": "each network has an optimizer of its own",
     },
+    "sac-gru-device": {COMPUTED: UNROLLED_ONCE},
+    "ddqn-gru": {COMPUTED: UNROLLED_ONCE},
+    "ddqn-gru-prioritised-device": {COMPUTED: UNROLLED_ONCE},
+    "a2c-gru": {COMPUTED: UNROLLED_ONCE},
+    "mpo": {COMPUTED: SPLIT_PRODUCT},
+    "mpo-penalty": {COMPUTED: SPLIT_PRODUCT},
     "sac-nstep": {
         r"\.opt_state\.temperature\.": "a temperature that is fixed has no optimizer",
         r"\.hyper\.(entropy_coeff|temperature)$": "SAC's entropy_coeff is called temperature now, "

@@ -20,6 +20,8 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[1]
 REPLAY = dict(start_steps=0, min_buffer_size=300, buffer_size=100_000)
 SMALL = REPLAY | dict(hidden_sizes=[64, 64], batch_size=128)
+MEMORY = REPLAY | dict(memory="gru", memory_size=64, hidden_sizes=[64], batch_size=32)
+MEMORY |= dict(updates_per_step=0.25, update_every=4)  # as in the presets with memory
 RENAMED = {"prioritised": "prioritized"}  # settings that later commits have another name for
 CASES = {  # algorithm, environment, config, environments, steps of a slice
     "sac": ("SAC", "HalfCheetah-v5", REPLAY, 1, 200),
@@ -31,6 +33,9 @@ CASES = {  # algorithm, environment, config, environments, steps of a slice
     "ddqn-prioritised": ("DDQN", "CartPole-v1", SMALL | dict(prioritised=True), 1, 600),
     "a2c": ("A2C", "CartPole-v1", {}, 8, 8_000),
     "sac-device": ("SAC", "jax:Pendulum-v1", SMALL, 1, 2_000),
+    "sac-gru": ("SAC", "jax:Pendulum-P-v1", MEMORY, 1, 1_000),
+    "ddqn-gru": ("DDQN", "jax:CartPole-P-v1", MEMORY, 1, 1_000),
+    "mpo-humanoid": ("MPO", "Humanoid-v5", REPLAY, 1, 60),  # 348 observations, 20 samples
 }
 
 
