@@ -158,6 +158,11 @@ def test_artifacts_of_wandb(wandb, tmp_path):
     wandb.uploads.clear()
     tell(WandbArtifacts(last=False, name="mine"), tmp_path)
     assert [(name, aliases[0]) for name, *_, aliases in wandb.uploads] == [("mine", "best")]
+    wandb.uploads.clear()
+    one, illumination = WandbArtifacts(), SimpleNamespace(evaluations=512)
+    one.on_checkpoint(illumination, tmp_path / "000000000512")
+    one.on_train_end(illumination)
+    assert [aliases for *_, aliases in wandb.uploads] == [["last", "step-512"]]
 
 
 @pytest.mark.fault(35, "an upload that fails, or has no run, costs one warning")

@@ -164,9 +164,11 @@ class WandbArtifacts(Callback):
             if run is None:
                 raise RuntimeError('no W&B run is open: give train(logger="wandb")')
             name = self._name or f"checkpoint-{run.id}"
-            artifact = self._wandb.Artifact(name, type="model", metadata={"steps": agent.steps})
+            # A repertoire counts the evaluations of policies instead of steps.
+            count = agent.steps if hasattr(agent, "steps") else agent.evaluations
+            artifact = self._wandb.Artifact(name, type="model", metadata={"steps": count})
             artifact.add_dir(str(path))
-            run.log_artifact(artifact, aliases=[alias, f"step-{agent.steps}"])
+            run.log_artifact(artifact, aliases=[alias, f"step-{count}"])
         except Exception as error:  # a tracker that is down must not end a training
             if not self._warned:
                 _log.warning("%s was not uploaded to W&B: %s", path, " ".join(str(error).split()))

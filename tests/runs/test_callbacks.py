@@ -161,6 +161,17 @@ def test_a_hook_that_raises_costs_nothing_that_was_learned(hook, saved, tmp_path
     assert saved[-1] == trainer.steps
 
 
+def test_a_hook_cannot_begin_a_training():
+    class Nested(Callback):
+        def on_log(self, agent, row):
+            given.follow(())
+
+    given = Callbacks([Nested()])
+    with pytest.raises(ConfigError, match="a hook cannot begin a training"):
+        given.call("on_log", None, {})
+    given.follow(())  # after the training
+
+
 def test_functions_and_objects_mixed():
     trainer, rows = Counting(), []
     one = Recorder(trainer)
@@ -216,8 +227,15 @@ def test_states_are_stored_by_class_and_occurrence(caplog):
     assert loaded.state_dict() == stored  # also before a training
     later = loaded.follow(fresh)
     assert [one.count for one in fresh] == [3, 5] and not caplog.records
+    # If training fails before it begins, the next objects get the states.
+    third = Tally(), Tally()
+    later = later.follow(third)
+    assert [one.count for one in third] == [3, 5]
     # Only a loaded checkpoint gives states: in one process the objects themselves go on.
-    later.follow((Tally(),))
+    later.call("on_train_start", None)
+    third = (Tally(),)
+    later.follow(third)
+    assert third[0].count == 0 and not caplog.records
     one = Tally()
     with caplog.at_level(logging.WARNING):
         Callbacks(stored=stored).follow((one,))

@@ -130,7 +130,7 @@ class Agent:
         logger, or several of these. Callbacks are `us.Callback` objects, or functions of the row
         of the log; training ends if one returns True."""
         steps = whole_number("steps", steps, 1)
-        callbacks = check_callbacks(callbacks)
+        self._callbacks = self._callbacks.follow(check_callbacks(callbacks))
         tell_departures(self, self.steps)
         with self._on_device():
             trainer, start = self.trainer, self.trainer.steps
@@ -143,7 +143,6 @@ class Agent:
             trainable = TrainableAgent(trainer, play, self.capture, self._describe)
             metadata = self._metadata() | {"env_title": self.env_title}
             title = f"{self.name} on {self.env_title}"
-            self._callbacks = self._callbacks.follow(callbacks)
             training = Run(trainable, config, total, metadata, title, self._callbacks, self)
             history = training.execute(run_dir, logger, progress)
             return trainable.summary(start, training.seconds, history)

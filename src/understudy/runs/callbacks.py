@@ -143,16 +143,20 @@ class Callbacks:
 
     def __init__(self, items: Iterable[Callback] = (), stored: Mapping[str, Any] | None = None):
         """`stored` is what `state_dict` returned, if a checkpoint was loaded."""
-        self._items = tuple(items)
+        self._items, self._calling = tuple(items), False
         stored = {"states": {}, "episodes": [], "logged": {}} | dict(stored or {})
         self._stored = dict(stored["states"])  # until callbacks take them
+        self._taken: dict[str, Any] = {}  # until training begins: it may fail before
         self._episodes = [Episode(*one[:3], info=one[3]) for one in stored["episodes"]]
         self._logged = {name: list(pair) for name, pair in stored["logged"].items()}
 
     def follow(self, items: tuple[Callback, ...]) -> "Callbacks":
         """Return the callbacks of the next training. They get the states of a checkpoint that was
         loaded; states of others are dropped with a warning."""
-        later, states = Callbacks(items), dict(self._stored)
+        if self._calling:
+            raise ConfigError("a hook cannot begin a training within the one that calls it")
+        later, states = Callbacks(items), dict(self._stored or self._taken)
+        later._taken = dict(states)
         later._episodes, later._logged = self._episodes, self._logged
         for key, one in later._stateful().items():
             if key in states:
@@ -173,7 +177,11 @@ class Callbacks:
 
     def call(self, hook: str, *arguments: Any) -> bool:
         """Call a hook of all callbacks; return whether one of them asks to stop."""
-        stops = [one for one in self._items if getattr(one, hook)(*arguments)]
+        self._calling, self._taken = True, {}
+        try:
+            stops = [one for one in self._items if getattr(one, hook)(*arguments)]
+        finally:
+            self._calling = False
         for one in stops:
             _log.info("%s.%s ends training", type(one).__name__, hook)
         return bool(stops)
