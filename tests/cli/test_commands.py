@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -172,12 +173,21 @@ def test_plot_and_report(trained, run, tmp_path):
         assert last.startswith("next: understudy ")
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "policy.onnx"])
-def test_export(trained, run, tmp_path, name):
-    code, out, err = run("export", trained[0], name)
+@pytest.mark.parametrize(
+    ("name", "place", "words", "which"),
+    [
+        ("policy.safetensors", ".", [], "last"),
+        ("policy.onnx", ".", [], "last"),
+        ("policy.safetensors", ".", ["--which", "best"], "best"),
+        ("policy.safetensors", "best", [], "best"),
+    ],
+)
+def test_export(trained, run, tmp_path, name, place, words, which):
+    code, out, err = run("export", trained[0] / place, name, *words)
     first, last = out.splitlines()
     assert code == 0 and err == ""
-    assert first == f"policy          {name} (TD3 on jax:Pendulum-v1, 60 steps)"
+    which = rf"the {which} policy: step 60, seed [01], mean return -[\d,.]+"
+    assert re.fullmatch(rf"policy +{re.escape(name)} \(TD3 on jax:Pendulum-v1, {which}\)", first)
     assert f'("{name}")' in last
     observation = np.ones(3, np.float32)
     with contextlib.closing(understudy.load(trained[0])) as agent:

@@ -321,6 +321,7 @@ def test_a_run_directory_in_use_is_not_touched(refused, illuminated):
         ("eval {run} --at here", "such as 0.2,0.9, got 'here'"),
         ("eval {run} --seed 3", "--seed, --stochastic and --epsilon are for agents"),
         ("export {run} x.onnx --at 1,2,3", "2 finite numbers (x, y)"),
+        ("export {run} x.onnx --which best", "--at chooses the policy of a repertoire"),
     ],
 )
 def test_a_behavior_that_is_none(refused, illuminated, words, problem):

@@ -74,6 +74,7 @@ WRONG = {
     "report of nothing": ("report nowhere", "nowhere is no run directory"),
     "export of nothing": ("export nowhere policy.onnx", "no checkpoint in nowhere"),
     "export to nowhere": ("export nowhere", "FILE"),
+    "export of another policy": ("export nowhere policy.onnx --which newest", "--which"),
     "frames of no images": (
         "train ddqn CartPole-v1 --frame-stack 4",
         "frame_stack=4 is for images",

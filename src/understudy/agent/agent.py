@@ -13,7 +13,8 @@ import numpy as np
 from understudy.agent.arguments import check_names, choose_config, miss, tell_departures
 from understudy.agent.evaluation import AgentEvaluator, summarize
 from understudy.agent.inference import Inference, check_weights
-from understudy.agent.manifest import describe_agent, read
+from understudy.agent.manifest import Manifest, describe_agent, read
+from understudy.agent.origin import BEST, LAST, Origin
 from understudy.agent.schedules import Schedules
 from understudy.agent.trainer_factory import LazyTrainer, TrainerFactory
 from understudy.agent.training import Summary, TrainableAgent
@@ -104,9 +105,8 @@ class Agent:
         self._lazy = LazyTrainer(factory, self._on_device)
         self.evaluator = AgentEvaluator(setup, source, self.guard, self.env_name)
         self._inference = Inference(self.algorithm, self.spec, seed)
-        self._schedules, self._callbacks = Schedules(), Callbacks()
-        self.run_id = secrets.token_hex(8)  # identifies the run in its directory
-        self._draws = 0
+        self._schedules, self._callbacks, self._origin = Schedules(), Callbacks(), Origin()
+        self.run_id, self._draws = secrets.token_hex(8), 0  # the id in a run directory
 
     @check_names
     def train(
@@ -138,12 +138,13 @@ class Agent:
             config = (run or RunConfig()).completed(total, self.num_envs, longest)
             trainer.begin_training(total)
             trainer.interrupted, trainer.goal = False, -(-total // self.num_envs)
+            self._origin = Origin(None if run_dir is None else Path(run_dir))
             self._schedules.follow(trainer, schedules, total)
             play = partial(self.play_selection, config.evaluation_episodes)
-            trainable = TrainableAgent(trainer, play, self.capture, self._describe)
-            metadata = self._metadata() | {"env_title": self.env_title}
-            title = f"{self.name} on {self.env_title}"
-            training = Run(trainable, config, total, metadata, title, self._callbacks, self)
+            trainable = TrainableAgent(trainer, play, self.capture, partial(self._describe, BEST))
+            env = self.env_title
+            about = (self._metadata() | {"env_title": env}, f"{self.name} on {env}")
+            training = Run(trainable, config, total, *about, self._callbacks, self)
             history = training.execute(run_dir, logger, progress)
             return trainable.summary(start, training.seconds, history)
 
@@ -152,8 +153,8 @@ class Agent:
         recurrent agent returns the action and its memory: pass the memory with the next
         observation, and None at the start of an episode. With several seeds, the best one acts."""
         with self._on_device():
-            version = self._lazy.version
-            self._inference.use_policies(version, self._policies)
+            version, algorithm = self._lazy.version, self.algorithm
+            self._inference.use_policies(version, lambda: algorithm.policy(self.state))
             draw = None if deterministic else self._draws
             self._draws += not deterministic
             return self._inference.act(self.evaluator.best, observation, memory, draw)
@@ -171,7 +172,6 @@ class Agent:
         """Play episodes in separate environments. Return mean, std, IQM, 95 % interval and the
         returns themselves ([episodes], or [seeds, episodes] with several seeds); `success_rate` and
         `info` (the mean of each number) if the environment reports them.
-
         The episodes follow from `seed` (default: the agent's). They are never those by which
         training picks the `best`. `deterministic=False` samples actions, or adds noise, as in
         training. A share `epsilon` of discrete actions is uniformly random. With a `descriptor`
@@ -179,13 +179,13 @@ class Agent:
         `descriptor` of the behavior and the `descriptors` of all episodes."""
         plan = self.evaluator.plan(episodes, descriptor, seed, deterministic, epsilon)
         with self._on_device():
-            return summarize(self.evaluator.play(plan, self._lazy.learner))
+            return summarize(self.evaluator.play(plan, self._lazy.learner, self.steps))
 
     def play_selection(self, episodes: int) -> EpisodeResults:
         """Play the episodes by which training picks the `best`; return [seeds, episodes]."""
         plan = self.evaluator.plan_selection(episodes)
         with self._on_device():
-            return self.evaluator.play(plan, self._lazy.learner)
+            return self.evaluator.play(plan, self._lazy.learner, self.steps)
 
     @check_names
     def save(self, path: str | Path, experience: bool = True) -> Path:
@@ -194,10 +194,19 @@ class Agent:
         with self._on_device():
             return checkpoint.write(path, *self.capture(experience))
 
-    def export(self, path: str | Path) -> Path:
-        """Write the policy alone (of several seeds, the best one's): `.safetensors` for
-        `understudy.runner`, which needs no JAX, or `.onnx`."""
-        return export_policy(path, self._describe)
+    def export(self, path: str | Path, which: str = LAST) -> Path:
+        """Write a policy alone (of several seeds, the best one's): `.safetensors` for
+        `understudy.runner`, which needs no JAX, or `.onnx`. `which` is the "last" policy, the one
+        that acts now, or the "best" one of the run directory, by training's evaluations."""
+        return export_policy(path, partial(self.describe_policy, which))
+
+    def describe_policy(self, which: str = LAST) -> Description:
+        """Describe a policy as data, for `export`; about["policy"] is its step, seed and score."""
+        if self._origin.holds(which):
+            return self._describe(self._origin.which)
+        manifest, best = self._origin.read_best(self.algorithm, self.run_id), copy.copy(self)
+        best._begin(self.seed, self.num_seeds)
+        return best._restore(manifest, refill=True, schedules={})._describe(BEST)
 
     @classmethod
     @check_names
@@ -230,7 +239,7 @@ class Agent:
 
         own = getattr(cls, "algorithm_class", None)  # the base class has none
         manifest = read(path) if own is None else read(path, own.name, own.config_class)
-        about, arrays, given = manifest.about, manifest.stored.groups, schedules or {}
+        about, given = manifest.about, schedules or {}
         manifest.check_inputs(networks, loss_addons, given)
         env_args = manifest.choose_env_args(env, env_args, trust_environment)
         agent = (agent_class(about["algorithm"]) if own is None else cls)(
@@ -246,14 +255,18 @@ class Agent:
         manifest.refuse_other_spec("trained", agent.spec)
         if env is None:
             agent.env_name, agent.env_args = about["env"], env_args
-        stored = (arrays["learner"], arrays.get("world"), about["env_changes"])
-        agent.load_snapshot(Snapshot(manifest.position, *stored), refill)
-        agent._schedules = Schedules(manifest.curves | given, set(about["set_by_hand"]))
-        agent.preset, agent.run_id, agent._draws = about["preset"], about["run"], about["draws"]
-        agent._callbacks = Callbacks(stored=about["callbacks"])
-        if about["scores"] is not None:
-            agent.evaluator.scores = np.array(about["scores"])
-        return agent
+        return agent._restore(manifest, refill, given)
+
+    def _restore(self, manifest: Manifest, refill: bool, schedules: dict[str, Schedule]) -> "Agent":
+        """Continue from a checkpoint. These schedules replace those that it holds."""
+        about, curves = manifest.about, manifest.curves | schedules
+        self.load_snapshot(manifest.snapshot, refill)
+        self._schedules = Schedules(curves, set(about["set_by_hand"]))
+        self.preset, self.run_id, self._draws = about["preset"], about["run"], about["draws"]
+        self.evaluator.restore(about["scores"], about["scored_at"])
+        self._callbacks = Callbacks(stored=about["callbacks"])
+        self._origin = Origin.of_checkpoint(manifest.stored.place)
+        return self
 
     if not TYPE_CHECKING:
         __getattr__ = miss
@@ -265,13 +278,11 @@ class Agent:
         """Return one seed as a separate agent."""
         if not -self.num_seeds <= index < self.num_seeds:
             raise IndexError(f"there are {self.num_seeds} seeds, got index {index}")
-        index %= self.num_seeds
-        single = copy.copy(self)
+        index, single = index % self.num_seeds, copy.copy(self)
         single._begin(self.seed + index, num_seeds=1)
-        learner = state_dict(take_seed(self._lazy.learner, index))
-        position = dataclasses.replace(self._lazy.position)  # a copy: ours moves on
-        snapshot = Snapshot(position, learner, None, self._lazy.env_changes)
-        single.load_snapshot(snapshot, refill=True)
+        lazy, learner = self._lazy, state_dict(take_seed(self._lazy.learner, index))
+        position = dataclasses.replace(lazy.position)  # a copy: ours moves on
+        single.load_snapshot(Snapshot(position, learner, None, lazy.env_changes), refill=True)
         return single
 
     @property
@@ -300,6 +311,7 @@ class Agent:
         check_weights(weights, self.get_weights())
         with self._on_device():
             self.trainer.set_weights(jax.tree.map(jax.numpy.asarray, weights))
+        self.evaluator.scored_at, self._origin = None, Origin(self._origin.run_dir)
 
     def q_values(self, observation: Any, action: Any) -> np.ndarray:
         """Return each critic's value of actions in the environment's units: [critics, batch]."""
@@ -362,13 +374,12 @@ class Agent:
 
     def capture(self, experience: bool) -> tuple[Any, Any]:
         """Return the groups of arrays and the manifest of a checkpoint, on the host."""
-        snapshot, scores = self._lazy.snapshot(experience), self.evaluator.scores
+        snapshot = self._lazy.snapshot(experience)
         manifest = self._metadata() | {
-            "position": dataclasses.asdict(snapshot.position),
-            "scores": None if scores is None else scores.tolist(),
+            **snapshot.describe(),
+            **self.evaluator.describe(),
             "draws": self._draws,
             "callbacks": self._callbacks.state_dict(),
-            "env_changes": snapshot.env_changes,
         }
         return snapshot.groups(experience), manifest
 
@@ -376,12 +387,11 @@ class Agent:
         """The manifest's description, from which `load` builds this agent."""
         return describe_agent(self) | self._schedules.describe()
 
-    def _describe(self) -> Description:
-        best = jax.device_get(jax.tree.map(lambda x: x[self.evaluator.best], self._policies()))
-        return describe(self.algorithm, best, self.spec, self._metadata())
-
-    def _policies(self) -> Any:
-        return self.algorithm.policy(self.state)
+    def _describe(self, which: str) -> Description:
+        index, policies = self.evaluator.best, self.algorithm.policy(self.state)
+        best = jax.device_get(jax.tree.map(lambda x: x[index], policies))
+        origin = {"which": which} | self.evaluator.describe_best(self.steps)
+        return describe(self.algorithm, best, self.spec, self._metadata() | {"policy": origin})
 
     def _query(self, name: str, observation: Any, action: Any = None) -> Any:
         """Call a function of the algorithm with the networks of the best seed."""

@@ -27,6 +27,7 @@ class AgentEvaluator:
         self._env_name = env_name
         self.runners: dict[EpisodePlan, EpisodeRunner] = {}
         self.scores: np.ndarray | None = None  # mean return of each seed; NaN if it diverged
+        self.scored_at: int | None = None  # the step at which the present policies had them
 
     def plan(
         self,
@@ -58,10 +59,10 @@ class AgentEvaluator:
         so that what they measure was not selected for."""
         return plan_selection(self._setup, self._source, episodes)
 
-    def play(self, plan: EpisodePlan, learner: LearnerState) -> EpisodeResults:
-        """Play the episodes of a plan. An evaluation that selects the best seed sets the scores;
-        another one sets them if there are none. The environments of the last evaluation of either
-        kind stay open."""
+    def play(self, plan: EpisodePlan, learner: LearnerState, steps: int) -> EpisodeResults:
+        """Play the episodes of a plan with the policies of that step. An evaluation that selects
+        the best seed sets the scores; another one sets them if there are none. The environments of
+        the last evaluation of either kind stay open."""
         if plan not in self.runners:
             for other in [one for one in self.runners if one.seeds.stream == plan.seeds.stream]:
                 self.runners.pop(other).close()
@@ -70,6 +71,7 @@ class AgentEvaluator:
         results = plan.by_policy(self.runners[plan].run(policy))
         if plan.seeds.stream == SELECTION or self.scores is None:
             self.scores = np.where(is_frozen(learner.meter), np.nan, results.returns.mean(axis=1))
+            self.scored_at = steps
         return results
 
     @property
@@ -78,6 +80,24 @@ class AgentEvaluator:
         if self.scores is None:
             return 0
         return int(np.nan_to_num(self.scores, nan=-np.inf).argmax())
+
+    def describe_best(self, steps: int) -> dict[str, Any]:
+        """Describe the policy of the best seed at that step. Its score is the mean return of the
+        last evaluation; it is None if that was at another step."""
+        score = np.nan
+        if self.scores is not None and self.scored_at == steps:
+            score = float(self.scores[self.best])
+        seed = self._setup.seed + self.best
+        return {"step": steps, "score": score if np.isfinite(score) else None, "seed": seed}
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the scores for a manifest."""
+        scores = None if self.scores is None else self.scores.tolist()
+        return {"scores": scores, "scored_at": self.scored_at}
+
+    def restore(self, scores: list[float] | None, scored_at: int | None) -> None:
+        """Take over the scores of a manifest."""
+        self.scores, self.scored_at = None if scores is None else np.array(scores), scored_at
 
     def close(self) -> None:
         for runner in self.runners.values():

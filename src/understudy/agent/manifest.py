@@ -27,7 +27,7 @@ from understudy.qd.config import MAPElitesConfig, PGAMEConfig
 from understudy.qd.run import Position as QDPosition
 from understudy.runs import callbacks, checkpoint, schema
 from understudy.runs.schema import Kind, optional, table, text, whole
-from understudy.training.snapshot import Position
+from understudy.training.snapshot import Position, Snapshot
 from understudy.types import CheckpointError, EnvironmentError, Spec
 
 LARGEST = 2**53  # of a count
@@ -63,6 +63,7 @@ AGENT = COMMON | {
     "schedules": table,
     "set_by_hand": schema.list_of(text),
     "scores": optional(schema.list_of(lambda value: isinstance(value, int | float))),
+    "scored_at": optional(whole(0, LARGEST)),
     "draws": whole(0, LARGEST),
     "env_changes": env_changes.is_state,
 }
@@ -86,6 +87,12 @@ class Manifest:
     @property
     def about(self) -> dict[str, Any]:
         return self.stored.manifest
+
+    @property
+    def snapshot(self) -> Snapshot:
+        groups = self.stored.groups
+        stored = (groups["learner"], groups.get("world"), self.about["env_changes"])
+        return Snapshot(self.position, *stored)
 
     @property
     def resources(self) -> dict[str, Any]:

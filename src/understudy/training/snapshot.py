@@ -1,6 +1,6 @@
 """The position of a run, and a copy of everything that changes in it."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 from understudy.envs.env_changes import EnvChanges
@@ -30,6 +30,10 @@ class Snapshot:
     learner: StateDict
     world: StateDict | None
     env_changes: dict[str, Any] = field(default_factory=lambda: EnvChanges().state_dict())
+
+    def describe(self) -> dict[str, Any]:
+        """The part of a checkpoint's manifest."""
+        return {"position": asdict(self.position), "env_changes": self.env_changes}
 
     def groups(self, world: bool = True) -> dict[str, StateDict]:
         """The arrays of each file of a checkpoint."""
