@@ -26,7 +26,7 @@ PLACES = {name: place.format(name) for place, names in _PLACES.items() for name 
 _NETWORKS = "the networks follow from the spaces; hidden_sizes, activation and encoder change them"
 _PPO = "it is PPO's; A2C uses each rollout once"
 _ON_POLICY = "the on-policy algorithm here"
-_TENSORBOARD = '"tensorboard"'
+_TENSORBOARD = 'the value "tensorboard"'
 
 # Old name -> the names here, each with a note. An empty name: there is none, and the note says why.
 ALIASES: dict[str, dict[str, str]] = {
@@ -86,14 +86,14 @@ ALIASES: dict[str, dict[str, str]] = {
     "num_envs": {"num_envs": "", "envs": ""},
     "num_seeds": {"num_seeds": "", "seeds": ""},
     "env_kwargs": {"env_args": "", "env_arg": "NAME=VALUE"},
-    "cuda": {"device": '"gpu"'},
+    "cuda": {"device": 'the value "gpu"'},
     "verbose": {"progress": "", "quiet": ""},
     "progress_bar": {"progress": "", "quiet": ""},
     "progress": {"progress": "", "quiet": ""},
     "tensorboard": {"logger": _TENSORBOARD},
     "tensorboard_log": {"logger": _TENSORBOARD},
     "tb_log_name": {"run_dir": "", "run": ""},
-    "track": {"logger": '"wandb"'},
+    "track": {"logger": 'the value "wandb"'},
     "wandb_project_name": {"logger": "understudy.runs.loggers.WandB(project=…)"},
     "wandb_entity": {"logger": "understudy.runs.loggers.WandB(entity=…)"},
     "exp_name": {"run_dir": "", "run": ""},
@@ -160,7 +160,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "use_sde": {"state_dependent_exploration": ""},
     "sde_sample_freq": {"noise_reset_interval": ""},
     "log_std_init": {"initial_log_std": "", "initial_std": ""},
-    "use_rms_prop": {"optimizer": '"rmsprop"'},
+    "use_rms_prop": {"optimizer": 'the value "rmsprop"'},
     "rms_prop_eps": {"optimizer_epsilon": ""},
     "n_epochs": {"": _PPO},
     "update_epochs": {"": _PPO},
