@@ -17,7 +17,8 @@ _PLACES = {
     "agent.train({}=…)": "steps schedules run_dir logger callbacks progress",
     "agent.evaluate({}=…)": "episodes",
     "us.RunConfig({}=…)": (
-        "log_every evaluate_every evaluation_episodes checkpoint_every keep_checkpoints"
+        "log_every evaluate_every evaluation_episodes checkpoint_every keep_checkpoints "
+        "log_episodes"
     ),
     "us.SAC({}) or understudy train ALGO ENV": "env",
 }
