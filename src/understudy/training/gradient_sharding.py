@@ -18,7 +18,6 @@ from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.off_policy import ReplayNeeds
 from understudy.buffers import Buffer, Priorities, sum_tree
 from understudy.buffers.base import NOWHERE
-from understudy.training.initialization import learner_shapes
 from understudy.training.replay_placement import init_program
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
@@ -68,6 +67,14 @@ def without_optimizer_state(state: Any) -> Any:
     return state._replace(opt_state={})
 
 
+def sent_shapes(setup: TrainingSetup) -> Any:
+    """The shapes of the state that workers receive. No gradient is traced for them: an error in it
+    belongs to the update that computes it."""
+    keys = jax.ShapeDtypeStruct((setup.num_seeds, 2), jnp.uint32)
+    initial = jax.vmap(partial(setup.algorithm.init, setup.spec))
+    return without_optimizer_state(jax.eval_shape(initial, keys))
+
+
 def weighted_mean(answers: list[tuple[Array, Any]]) -> Any:
     """The mean of answers, each weighted by its number of steps, as if all steps were in one place.
     An answer of no steps counts nothing; without any steps, the mean is not finite."""
@@ -98,7 +105,7 @@ class BatchSharding:
     def __init__(self, setup: TrainingSetup):
         self.algorithm, self.num_seeds = setup.algorithm, setup.num_seeds
         self.buffer: Buffer = setup.buffer
-        self._state = without_optimizer_state(learner_shapes(setup).state)
+        self._state = sent_shapes(setup)
         self._state_layout = Layout(self._state)
 
     def send(self, state: Any, batch: Any, count: int) -> tuple[dict[str, Array], list[Any]]:
@@ -153,7 +160,7 @@ class ReplaySharding:
     def __init__(self, setup: TrainingSetup, buffer: Buffer):
         self.num_seeds, self._algorithm = setup.num_seeds, setup.algorithm
         self._buffer = buffer
-        self._state = without_optimizer_state(learner_shapes(setup).state)
+        self._state = sent_shapes(setup)
         self._layout = Layout(self._state)
         self._experience = jax.eval_shape(init_program(buffer, self.num_seeds, None))
 
