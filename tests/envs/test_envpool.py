@@ -3,6 +3,7 @@ with EnvPool's interface; the last ones need the real package."""
 
 import sys
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -99,6 +100,15 @@ def test_games_are_stacks_of_frames_and_evaluation_counts_points(fake):
     assert lives.spec.observation.frames == 1  # a lost life does not begin a new stack
     with pytest.raises(EnvironmentError, match=r"stack_num=3.*without episodic_life"):
         us.envs.stack_frames(lives, 3)
+
+
+def test_collectors_on_other_machines_get_the_task(fake):
+    for name in ("Walk-v1", "Game-v5"):
+        source = cloudpickle.loads(cloudpickle.dumps(resolve(f"envpool:{name}")))
+        envs = source.make_host(2, EpisodeSeeds(0, 2))
+        assert envs.reset().shape == (2, *source.spec.observation.shape)
+        assert envs.spec == source.spec  # the frames of a game, too
+        envs.close()
 
 
 def test_no_time_limit(fake):

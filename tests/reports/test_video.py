@@ -97,7 +97,18 @@ def test_max_steps_ends_the_film(tmp_path):
 
 def test_a_native_environment_is_played_by_its_twin(tmp_path, monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", gymnasium.spec("Lamp-v0"))
-    assert record_episode(lambda observation: 1, "jax:Pendulum-v1", tmp_path / "film.gif") == LENGTH
+    for prefix in ("jax", "gymnax", "envpool"):
+        name = f"{prefix}:Pendulum-v1"
+        assert record_episode(lambda observation: 1, name, tmp_path / "film.gif") == LENGTH
+    args = {"num_threads": 2}
+    record_episode(lambda observation: 1, name, tmp_path / "film.gif", env_args=args)
+    with pytest.raises(EnvironmentError, match="does not take env_args gravity=1: an episode is"):
+        record_episode(lambda observation: 1, name, tmp_path / "o.gif", env_args={"gravity": 1})
+
+
+def test_arguments_of_the_environment_are_used(tmp_path):
+    with pytest.raises(EnvironmentError, match=r"cannot be drawn: TypeError: .*'foo'"):
+        record_episode(lambda observation: 1, "Lamp-v0", tmp_path / "o.gif", env_args={"foo": 1})
 
 
 def test_an_agent_that_remembers_is_given_its_memory(tmp_path):
@@ -154,6 +165,13 @@ def test_games_are_filmed_as_they_are_seen(tmp_path, env, shape):
         ("Dark-v0", "film.gif", EnvironmentError, "Dark-v0 cannot be drawn: .* no picture"),
         ("Broken-v0", "film.gif", EnvironmentError, "drawn: RuntimeError: no screen$"),
         ("jax:PointNavigation-v0", "film.gif", EnvironmentError, "Gymnasium has no PointNav"),
+        (
+            "brax:ant",
+            "film.gif",
+            EnvironmentError,
+            "brax:ant cannot be drawn: Gymnasium has no ant",
+        ),
+        ("gymnax:Pong-misc", "film.gif", EnvironmentError, "Gymnasium has no Pong-misc"),
     ],
 )
 def test_what_cannot_be_filmed_is_said_in_one_line(tmp_path, env, out, kind, problem):
