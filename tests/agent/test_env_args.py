@@ -144,3 +144,11 @@ def test_workers_train_with_the_arguments():
     summary = agent.train(12, progress=False, run=us.RunConfig(log_every=12, evaluation_episodes=1))
     agent.close()
     assert summary.history[-1]["rollout/ep_rew_mean"] == 10.0
+
+
+def test_sweeps_take_arguments():
+    args = {"weight": 3.0, "limits": (0.5, 1.0)}
+    result = us.sweep.sweep("sac", NAME, {"tau": [0.01, 0.02]}, steps=10, episodes=1, num_envs=1,
+                      config=us.SACConfig(**SMALL), env_args=args)  # fmt: skip
+    assert result.best.mean == 15.0
+    assert "--env-arg weight=3 --env-arg limits=0.5,1" in result.command()

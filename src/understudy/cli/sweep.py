@@ -18,7 +18,7 @@ from understudy.algorithms import available, find
 from understudy.algorithms.config import Config, setting, shown_name
 from understudy.cli import settings
 from understudy.cli.flags import ENVIRONMENT, add_settings, flags_in, words_of
-from understudy.cli.parsing import Parser, device_of, entry, parse_value
+from understudy.cli.parsing import Parser, add_env_args, device_of, entry, parse_value
 from understudy.cli.running import new_directory
 from understudy.cli.train import DEFAULT_ALGORITHM, TrainSettings, config_classes
 from understudy.distributed.config import Cluster
@@ -84,6 +84,7 @@ def add_flags(parser: Parser, arguments: list[str]) -> None:
     add("--vary", action="append", default=[], metavar="FIELD=VALUES", help=what)
     add("--run", type=Path, metavar="DIR", help="directory of the results (default: in runs/)")
     add("--quiet", action="store_true", help="show no progress bar")
+    add_env_args(group)
     add_settings(parser, group, schema, f"settings of {shown_name(schema.name)} that do not vary")
 
 
@@ -121,6 +122,7 @@ def _try(
         "config": plan.config,
         "seed": run.seed,
         "num_envs": train.envs,
+        "env_args": dict(options.env_arg),
         "device": device_of(run.device),
         "episodes": plan.run[RunConfig].evaluation_episodes,
     }

@@ -35,6 +35,7 @@ def search(
     config: Config | None = None,
     seed: int = 0,
     num_envs: int | None = None,
+    env_args: dict[str, Any] | None = None,
     device: str | None = None,
     episodes: int = 10,
     cluster: Cluster | None = None,
@@ -53,7 +54,8 @@ def search(
     """
     optuna = import_extra("optuna", "optuna", "a search needs Optuna")
     database = Path(database)
-    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
+    own = env_args or {}
+    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes, own)
     _check(vary, task, trials)
     _check_cluster(cluster, at_once)
     # An environment that cannot be made is an error of the call, not of a trial.

@@ -52,6 +52,8 @@ class SweepResult:
     outcomes: list[Outcome]
     flags: Settings = field(default_factory=dict)
     """Other settings that differ from the environment's preset."""
+    env_args: Settings = field(default_factory=dict)
+    """The keyword arguments of the environment."""
 
     def __post_init__(self) -> None:
         def sort_key(outcome: Outcome) -> tuple[int, float]:
@@ -110,6 +112,9 @@ class SweepResult:
         words += ["--seed", str(outcome.seed)]
         if len(outcome.returns) > 1:
             words += ["--seeds", str(len(outcome.returns))]
+        for name, value in self.env_args.items():
+            values = value if isinstance(value, list | tuple) else [value]
+            words += ["--env-arg", f"{name}={','.join(map(spell_value, values))}"]
         for name, value in (self.flags | outcome.settings).items():
             words += [f"--{name.replace('_', '-')}", _flag(value)]
         return shlex.join(words)

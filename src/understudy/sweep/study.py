@@ -145,6 +145,7 @@ def open_study(optuna: Any, database: Path, task: Task, vary: Vary) -> Study:
     about = {
         "algorithm": task.kind.algorithm_class.name,
         "env": task.env_name,
+        "env_args": json.loads(json.dumps(dict(task.env_args))),
         "vary": {name: spell(varied) for name, varied in vary.items()},
         **{name: getattr(task, name) for name in ("steps", "repeats", "seed", "episodes")},
         "config": json.loads(json.dumps(dataclasses.asdict(task.config))),

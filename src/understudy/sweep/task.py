@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -38,6 +38,7 @@ class Task:
     num_envs: int | None
     device: str | None
     episodes: int
+    env_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.kind, str):
@@ -78,6 +79,7 @@ class Task:
             seed=self.seed,
             num_seeds=num_seeds,
             num_envs=self.num_envs,
+            env_args=dict(self.env_args),
             device=self.device,
         )
         agent.preset = "sweep"
@@ -106,7 +108,8 @@ class Task:
     def _agent_in(self, run_dir: Path | None, settings: Settings) -> Agent:
         if run_dir is not None and checkpoint.numbered(run_dir):
             env = None if isinstance(self.env, str) else self.env
-            return load(run_dir, env=env, device=self.device)
+            args = dict(self.env_args) if env is None else None
+            return load(run_dir, env=env, device=self.device, env_args=args)
         if run_dir is not None:  # its process died before the first checkpoint
             shutil.rmtree(run_dir, ignore_errors=True)
         return self.agent(self.with_settings(settings), self.repeats)
@@ -121,7 +124,8 @@ class Task:
         if self.num_envs is not None:
             flags["envs"] = self.num_envs
         name = self.kind.algorithm_class.name
-        return SweepResult(name, self.env_name, self.steps, dict(vary), outcomes, flags)
+        args = dict(self.env_args)
+        return SweepResult(name, self.env_name, self.steps, dict(vary), outcomes, flags, args)
 
 
 Report = Callable[[str], Any]  # is given one line for the user

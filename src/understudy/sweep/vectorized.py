@@ -34,6 +34,7 @@ def sweep(
     config: Config | None = None,
     seed: int = 0,
     num_envs: int | None = None,
+    env_args: dict[str, Any] | None = None,
     device: str | None = None,
     episodes: int = 10,
     run_dir: str | Path | None = None,
@@ -46,7 +47,8 @@ def sweep(
     setting has that many members, and their mean decides. In `run_dir` the table (sweep.csv) is
     kept up to date, and the picture (sweep.png) is drawn at the end.
     """
-    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes)
+    own = env_args or {}
+    task = Task(kind, env, config, steps, repeats, seed, num_envs, device, episodes, own)
     check_moving(vary, task.config)
     if members is not None and (members < 1 or members % repeats):
         raise ConfigError(
