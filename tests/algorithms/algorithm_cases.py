@@ -82,7 +82,7 @@ def compiled(algorithm, method):
 def query(algorithm, spec, method, state, *inputs):
     """What an agent answers by a method, about raw observations (and actions)."""
     observation, action = (*inputs, None)[:2]
-    return Inference(algorithm, spec).query(compiled(algorithm, method), state, observation, action)
+    return Inference(algorithm, spec).query(method, state, observation, action)
 
 
 _update_normalizer = jax.jit(normalization.update_normalizer)
