@@ -1,5 +1,6 @@
 """The cluster loop on a real Ray: exact counts, the same bits in rounds, and what travels."""
 
+import shutil
 import threading
 from dataclasses import replace
 
@@ -19,9 +20,12 @@ from tests.distributed.cluster_cases import (
     sac,
     train,
 )
+from tests.envs.goal import Goal
 from understudy.distributed import loop
 from understudy.distributed.config import Cluster
 from understudy.errors import ConfigError
+from understudy.runs import checkpoint
+from understudy.runs.csv_log import read_csv
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray")]
 ODD = 205  # steps: no whole number of chunks
@@ -255,3 +259,28 @@ def test_what_does_not_fit_or_travel_is_refused(monkeypatch):
         train(sac(lambda: lock and gymnasium.make("Pendulum-v1"), gradient_workers=2), 10)
     with pytest.raises(ConfigError, match="native ones are stepped on the device"):
         sac("jax:Pendulum-v1")
+
+
+def test_what_environments_report_arrives_and_a_resumed_run_logs_the_same(tmp_path):
+    """The checkpoint is between two rows: it holds the episodes that no row has counted."""
+    run = replace(RUN, log_every=100, checkpoint_every=60, keep_checkpoints=9)
+    for name in ("whole", "resumed"):
+        agent = sac(Goal, mode="sync")
+        train(agent, 200, run=run, run_dir=tmp_path / name)
+        agent.close()
+    first, *later = checkpoint.numbered(tmp_path / "resumed")
+    for place in later:
+        shutil.rmtree(place)
+    resumed = us.load(tmp_path / "resumed", env=Goal)
+    train(resumed, 200 - resumed.steps, run=run, run_dir=tmp_path / "resumed")
+    resumed.close()
+    logs = [read_csv(tmp_path / name / "episodes.csv") for name in ("whole", "resumed")]
+    assert logs[0].keys() == logs[1].keys() and int(first.name) % 100
+    for name in set(logs[0]) - {"seconds"}:
+        np.testing.assert_array_equal(logs[0][name], logs[1][name], name)
+    whole = logs[0]
+    assert set(whole["env"]) == {0, 1} and set(whole["success"]) <= {0, 1}
+    assert (whole["info/time"] == (whole["length"] + 1) / 2).all()
+    assert 180 < whole["length"].sum() <= 200 and (np.diff(whole["step"]) >= 0).all()
+    rows = read_csv(tmp_path / "resumed" / "progress.csv")
+    assert np.isfinite(rows["rollout/success_rate"]).all() and "info/distance" in rows

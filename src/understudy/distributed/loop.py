@@ -256,7 +256,8 @@ class ClusterTrainer(Trainer):
         taken, self._episodes, self._known = self._episodes, [], 0
         # Some deliveries have not been learned from: their steps are not counted yet.
         taken = [episode._replace(step=min(episode.step, self.steps)) for episode in taken]
-        return sorted(taken, key=lambda episode: episode.step)
+        # Within a round the collectors deliver in any order.
+        return sorted(taken, key=lambda episode: (episode.step, episode.env))
 
     def new_episodes(self) -> list[EndedEpisode]:
         arrived, self._known = self._episodes[self._known :], len(self._episodes)
