@@ -80,21 +80,17 @@ class ObservationEncoder(eqx.Module):
 
         first = jnp.moveaxis(history.first, 1, 0)
 
-        def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, ...]]:
-            parts = cell.parts(reset_recurrent_state(state, now[1]), now[0])
-            return cell.join(*parts), parts
-
-        def unroll(state: Array, steps: tuple[Array, Array]) -> tuple[Array, Array]:
-            last, parts = jax.lax.scan(step, state, steps)
-            return last, cell.join(*parts)
+        def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            state = cell.step(reset_recurrent_state(state, now[1]), now[0])
+            return state, state
 
         late = (project(history.observation[:, burn_in:]), first[burn_in:])
         if not burn_in:
-            return jnp.moveaxis(unroll(history.memory, late)[1], 0, 1)
+            return jnp.moveaxis(jax.lax.scan(step, history.memory, late)[1], 0, 1)
         # Encoded apart, so that no backward pass goes over these images.
         early = (project(history.observation[:, :burn_in]), first[:burn_in])
-        state, warmed_up = jax.lax.stop_gradient(unroll(history.memory, early))
-        _, states = unroll(state, late)
+        state, warmed_up = jax.lax.stop_gradient(jax.lax.scan(step, history.memory, early))
+        _, states = jax.lax.scan(step, state, late)
         return jnp.moveaxis(jnp.concatenate([warmed_up, states]), 0, 1)
 
 

@@ -47,19 +47,9 @@ class Cell(eqx.Module):
         """Return the recurrent state after one more input."""
         return self.step(state, self.input(x))
 
+    @abc.abstractmethod
     def step(self, state: State, projected: Gates) -> State:
         """Return the recurrent state after one more input, given the input's term in the gates."""
-        return self.join(*self.parts(state, projected))
-
-    @abc.abstractmethod
-    def parts(self, state: State, projected: Gates) -> tuple[Array, ...]:
-        """Return what `join` makes the next recurrent state of. A scan that stores the parts of all
-        steps is faster on a CPU if the gates are among them: XLA does not vectorize one loop over
-        all gates."""
-
-    def join(self, *parts: Array) -> State:
-        """Return the recurrent state."""
-        return parts[0]
 
     def features(self, state: State) -> Float[Array, "*batch size"]:
         """Return the part of a recurrent state that the layers after the cell use."""
@@ -78,16 +68,12 @@ class GRU(Cell):
         super().__init__(inputs, size, key)
         self.candidate_bias = jnp.zeros(size)
 
-    def parts(self, state: State, projected: Gates) -> tuple[Array, ...]:
+    def step(self, state: State, projected: Gates) -> State:
         own = state @ self.recurrent
         gates = jax.nn.sigmoid(projected[..., : 2 * self.size] + own[..., : 2 * self.size])
         reset, update = jnp.split(gates, 2, axis=-1)
         recalled = reset * (own[..., 2 * self.size :] + self.candidate_bias)
         candidate = jnp.tanh(projected[..., 2 * self.size :] + recalled)
-        return state, update, candidate
-
-    def join(self, *parts: Array) -> State:
-        state, update, candidate = parts
         return candidate + update * (state - candidate)
 
 
@@ -105,12 +91,12 @@ class LSTM(Cell):
         bias = self.input.bias.at[size : 2 * size].set(1.0)
         self.input = eqx.tree_at(lambda layer: layer.bias, self.input, bias)
 
-    def parts(self, state: State, projected: Gates) -> tuple[Array, ...]:
+    def step(self, state: State, projected: Gates) -> State:
         hidden, cell = jnp.split(state, 2, axis=-1)
         gates = jnp.split(projected + hidden @ self.recurrent, 4, axis=-1)
         take, keep, show = (jax.nn.sigmoid(gates[place]) for place in (0, 1, 3))
         cell = keep * cell + take * jnp.tanh(gates[2])
-        return (jnp.concatenate([show * jnp.tanh(cell), cell], axis=-1),)
+        return jnp.concatenate([show * jnp.tanh(cell), cell], axis=-1)
 
 
 CELLS: dict[str, type[GRU] | type[LSTM]] = {"gru": GRU, "lstm": LSTM}
