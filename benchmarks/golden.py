@@ -99,7 +99,8 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     "*": {
         r"^world/acting\.(.*\.)?(blocks?|(seen|chunk)\..*)$": "steps are stored by field, not as "
         "bytes, and apart from what is acted on next",
-        r"^world/acting\.(.*\.)?tally\.ended$": "ended episodes hold what environments reported",
+        r"^world/acting\.((.*\.)?tally\.ended|episodes)$": "ended episodes hold what environments "
+        "reported, and a cluster stores those that no row has counted",
         r"^world/acting\.(.*\.)?environments\.applied$": "changes of environments are counted",
     },
     "a2c-minibatches": {
