@@ -90,7 +90,7 @@ class OffPolicyConfig(Config):
     """Transitions between two groups of updates; updates_per_step does not change."""
     chunk_steps: int | None = setting(None, at_least=1)
     """Steps of every Gymnasium environment per chunk; the acting policy is two chunks behind the
-    learner (default: 1 on a CPU, 8 on an accelerator)."""
+    learner (default: 1 on a CPU, 16 on an accelerator)."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards when a batch is sampled; replay stores raw rewards."""
     max_grad_norm: float | None = setting(None, above=0.0)

@@ -134,6 +134,9 @@ class ProcessEnvs(HostEnvs):
                 (slice(0, edge), range(first)),
                 (slice(edge, self.num_envs), range(first, len(starts))),
             ]
+            # One half steps at a time; this thread and the learner's need a core each.
+            stepping = max(first, len(starts) - first)
+            self.pool.polls_first = stepping + 2 <= (os.cpu_count() or 1)
         return [rows for rows, _ in self._parts]
 
     def send(self, action: np.ndarray, part: int = 0) -> None:
@@ -144,8 +147,7 @@ class ProcessEnvs(HostEnvs):
 
     def read_open_infos(self) -> dict[int, EpisodeInfo]:
         workers = range(len(self.pool.spans))
-        for index in workers:
-            self.pool.send(index, worker.INFOS)
+        self.pool.command(workers, worker.INFOS)
         self._wait(workers, self._guard.step_timeout)
         return self.take_infos()
 
@@ -169,8 +171,7 @@ class ProcessEnvs(HostEnvs):
         place[...] = real
         if rows.start == 0:
             self._clock += 1
-        for index in workers:
-            self.pool.send(index, command)
+        self.pool.command(workers, command)
 
     def _end_step(self, part: tuple[slice, range], only: np.ndarray | None = None) -> HostStep:
         rows, workers = part

@@ -5,11 +5,12 @@ resource tracker stay, idle, until the program ends; they serve every later star
 """
 
 import multiprocessing
+import os
 import select
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
@@ -29,6 +30,7 @@ from understudy.errors import EnvironmentError
 from understudy.observation_packing import Packer
 
 _CLOSE_SECONDS = 5.0  # that a worker has to close its environments before it is killed
+MOST_POLLS = 300  # about half a millisecond
 _EXIT_SECONDS = 1.0  # between a closed pipe and the exit code
 
 
@@ -46,6 +48,11 @@ class WorkerPool:
         self.spans = spans
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
+        self._files: list[int] = []  # of the pipes; -1 where a worker is lost
+        self._polls: dict[range, Any] = {}  # of groups of workers, made on first use
+        self.polls_first = False
+        """Whether `wait` polls before it sleeps: waking up takes longer than a cheap step. Only
+        where nothing else could use the core."""
         self.memory: SharedMemory | None = None
         self._payloads: list[bytes] = []  # for each worker
         self._shared: Any = None  # where the memory is and how it is laid out
@@ -59,6 +66,7 @@ class WorkerPool:
             process, pipe = self._launch(index)
             self.processes.append(process)
             self.pipes.append(pipe)
+            self._files.append(pipe.fileno() if worker.FILES else -1)
         return [spaces for index in range(len(self.pipes)) for spaces in self._receive(index)]
 
     def share(self, packer: Packer, layout: np.dtype) -> StepArrays:
@@ -76,40 +84,63 @@ class WorkerPool:
             if content is not None:
                 self.pipes[index].send(content)
 
-    def wait(
-        self, workers: Iterable[int], timeout: float
-    ) -> Iterator[tuple[int, Report | WorkerLost]]:
+    def command(self, workers: range, command: bytes) -> None:
+        """Send a command that nothing follows to several workers."""
+        for index in workers:
+            if worker.FILES:  # directly: this happens several times per step
+                with suppress(OSError):  # as in `send`
+                    os.write(self._files[index], command)
+            else:
+                self.send(index, command)
+
+    def wait(self, workers: range, timeout: float) -> Iterator[tuple[int, Report | WorkerLost]]:
         """Wait for the answers of workers. Yields, as soon as it is known, which worker has
         something to report or was lost; plain successes are not reported."""
-        waiting = {self.pipes[index].fileno(): index for index in workers}
-        poll: Any = select.poll() if worker.FILES else None
-        for file in waiting if poll else ():
-            poll.register(file, select.POLLIN)
+        waiting = {self._key(index): index for index in workers}
+        poll = self._poll(workers) if worker.FILES else None
         deadline = time.monotonic() + timeout
         while waiting:
             left = max(0.0, deadline - time.monotonic())
             if poll:
-                ready = [file for file, _ in poll.poll(1_000 * left)]
+                ready = [file for file, _ in self._wait_for_some(poll, left)]
             else:
-                pipes = [self.pipes[index] for index in waiting.values()]
-                answered: Any = wait_for(pipes, left)
-                ready = [pipe.fileno() for pipe in answered]
-            for file in ready or list(waiting):
-                index = waiting.pop(file)
-                if poll:
-                    poll.unregister(file)
+                answered: Any = wait_for([self.pipes[index] for index in waiting.values()], left)
+                ready = [id(pipe) for pipe in answered]
+            for key in ready or list(waiting):
+                index = waiting.pop(key)
                 try:
                     result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
+                    if poll:
+                        poll.unregister(key)
                     result = lost
                 if result is not None:
                     yield index, result
+
+    def _wait_for_some(self, poll: Any, left: float) -> list[tuple[int, int]]:
+        for _ in range(MOST_POLLS if self.polls_first else 0):
+            if ready := poll.poll(0):
+                return ready
+        return poll.poll(1_000 * left)
+
+    def _key(self, index: int) -> int:
+        return self._files[index] if worker.FILES else id(self.pipes[index])
+
+    def _poll(self, workers: range) -> Any:
+        """The poll object of a group of workers. A pipe whose answer was read is not ready."""
+        if workers not in self._polls:
+            poll: Any = select.poll()
+            for index in workers:
+                poll.register(self._files[index], select.POLLIN)
+            self._polls[workers] = poll
+        return self._polls[workers]
 
     def replace(self, index: int, replayed: Any, timeout: float) -> Report | None:
         """Start a new worker in the place of a lost one and bring it to some episodes; returns its
         report, if there is one."""
         self.processes[index].close()
         self.processes[index], self.pipes[index] = self._launch(index)
+        self._files[index] = self.pipes[index].fileno() if worker.FILES else -1
         self._receive(index)
         self.send(index, worker.SHARE, self._shared)
         if self._changes is not None:
@@ -141,7 +172,7 @@ class WorkerPool:
         for process in self.processes:
             _end(process, max(0.0, deadline - time.monotonic()))
             process.close()
-        self.pipes, self.processes = [], []
+        self.pipes, self.processes, self._files, self._polls = [], [], [], {}
         if self.memory is not None:
             self.memory.close()
             self.memory.unlink()
@@ -172,7 +203,8 @@ class WorkerPool:
         try:
             if timeout is not None and not pipe.poll(timeout):
                 raise self._lose(index, hung=True)
-            answer = worker.read_byte(pipe, worker.FILES)
+            file = self._files[index]
+            answer = os.read(file, 1) if worker.FILES else worker.read_byte(pipe, False)
             if answer == worker.DONE:
                 return None
             content = pipe.recv()  # from our own worker; raises EOFError if it has ended
@@ -187,6 +219,8 @@ class WorkerPool:
         """Make sure that a lost worker no longer writes anything; the error says how it ended."""
         process, (start, stop) = self.processes[index], self.spans[index]
         self.pipes[index].close()
+        self._files[index] = -1
+        self._polls.clear()
         _end(process, 0.0 if hung else _EXIT_SECONDS)
         subject = f"the worker process of environments {start} to {stop - 1}"
         if hung:

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from understudy.algorithms.base import Memory
 from understudy.envs.base import HostEnvs, HostStep
+from understudy.envs.episode_info import EpisodeInfo
 from understudy.state_dict import StateDict, add_prefix, load_state_dict, select_prefix, state_dict
 from understudy.training.actions import choose_actions, initial_memory
 from understudy.training.open_episodes import EpisodeTally, OpenActions
@@ -50,16 +51,19 @@ class Actor:
 
     def __init__(
         self, setup: TrainingSetup, seeds: slice, policy: Any, read_policy: Callable[[Tree], Any],
-        device: Any, stream: int = 0,
+        device: Any, stream: int = 0, lasting: bool = False,
     ):  # fmt: skip
         """`policy` [seeds, ...] has the shapes of policies. Acting takes policies in any form;
-        `read_policy` makes one seed's policy of it inside the program."""
+        `read_policy` makes one seed's policy of it inside a program: when a policy is `lasting`,
+        used for several acts, once; otherwise in each act."""
         count, first = seeds.stop - seeds.start, setup.seed + seeds.start
-        own = dataclasses.replace(setup, seed=first, num_seeds=count)
-        part = None if count == setup.num_seeds else (seeds.start, seeds.stop)
-        self.programs = {
-            random: act_program(own.unseeded, part, read_policy, random) for random in (False, True)
-        }
+        own = dataclasses.replace(setup, seed=first, num_seeds=count).unseeded
+        self._read: Callable[[Tree], list[Array]] | None = None
+        if lasting:
+            part = None if count == setup.num_seeds else (seeds.start, seeds.stop)
+            self._read = read_program(own, part, read_policy)
+            read_policy = FromLeaves(jax.tree.structure(policy))
+        self.programs = {random: act_program(own, read_policy, random) for random in (False, True)}
         keys = seed_keys(first, count, ACTING)
         if stream:
             keys = fold_in(keys, stream)
@@ -68,8 +72,12 @@ class Actor:
         self.device = device
         # Committed to where acting happens: the act programs follow them there.
         self.memory, self.key = jax.device_put((memory, keys), device)
-        self.policy: Tree = None  # of all seeds, in the form that acting takes
+        self.policy: Tree = None  # in the form that acting takes
         self.acted: Acted | None = None  # the next actions, if they are computed already
+
+    def use_policy(self, policy: Tree) -> None:
+        """Act with this policy of all seeds from now on."""
+        self.policy = policy if self._read is None else self._read(policy)
 
     def act(self, seen: np.ndarray, random: bool) -> None:
         """Start to compute the next actions for rows [K, N] of observations. Returns at once."""
@@ -90,15 +98,18 @@ class Actor:
         return acted
 
 
+class FromLeaves(NamedTuple):
+    """Makes one seed's policy of its leaves. Equal ones share compiled programs."""
+
+    structure: Any
+
+    def __call__(self, leaves: list[Array]) -> Any:
+        return jax.tree.unflatten(self.structure, leaves)
+
+
 @shared
-def act_program(
-    setup: TrainingSetup,
-    part: tuple[int, int] | None,
-    read_policy: Callable[[Tree], Any],
-    random: bool,
-) -> Any:
-    """The compiled act program, lifted over seeds. It receives the policies of all seeds, and uses
-    those of its part."""
+def act_program(setup: TrainingSetup, read_policy: Callable[[Tree], Any], random: bool) -> Any:
+    """The compiled act program, lifted over seeds."""
     algorithm, spec, rows = setup.algorithm, setup.spec, acting_dtype(setup.spec)
 
     def act(policy: Tree, memory: Tree, data: Array, key: Key):
@@ -109,11 +120,31 @@ def act_program(
         )
         return action, extras, memory, key
 
-    lifted = over_seeds(act, setup.num_seeds)
-    if part is None:
-        return jax.jit(lifted)
-    own = itemgetter(slice(*part))
-    return jax.jit(lambda policy, *rest: lifted(jax.tree.map(own, policy), *rest))
+    return jax.jit(over_seeds(act, setup.num_seeds))
+
+
+@shared
+def read_program(
+    setup: TrainingSetup, part: tuple[int, int] | None, read_policy: Callable[[Tree], Any]
+) -> Callable[[Tree], list[Array]]:
+    """The compiled program that makes leaves [seeds, ...] of the policy that acting receives, of a
+    part of its seeds if one is given."""
+
+    def read(policy: Tree) -> list[Array]:
+        return jax.tree.leaves(read_policy(policy))
+
+    lifted, own = over_seeds(read, setup.num_seeds), slice(*part) if part else slice(None)
+    return jax.jit(lambda policy: lifted(jax.tree.map(itemgetter(own), policy)))
+
+
+class Happened(NamedTuple):
+    """One step of all parts."""
+
+    before: np.ndarray  # rows [K, N] that were acted on
+    acted: list[Acted]
+    actions: list[np.ndarray]
+    steps: list[HostStep]
+    infos: dict[int, EpisodeInfo]  # of the episodes that it ended
 
 
 @final
@@ -122,23 +153,25 @@ class Collector:
 
     def __init__(
         self, setup: TrainingSetup, envs: HostEnvs, policy: Any, read_policy: Callable[[Tree], Any],
-        device: Any, stream: int = 0, divided: bool = False,
+        device: Any, stream: int = 0, lasting: bool = False,
     ):  # fmt: skip
-        """For `policy` and `read_policy` see `Actor`. Collectors of one run draw their noise from
-        different streams. The environments are stepped in parts if they are to be `divided`."""
+        """For `policy`, `read_policy` and `lasting` see `Actor`. Collectors of one run draw their
+        noise from different streams. With `lasting` policies the environments may be stepped in
+        parts."""
         self.setup, self.envs = setup, envs
         self.step_dtype = step_dtype(setup.algorithm, setup.spec)
         self.acting_dtype = acting_dtype(setup.spec)
         num_seeds, num_envs = self.axes = (setup.num_seeds, setup.num_envs)
-        rows = envs.divide(num_envs) if divided else [slice(0, envs.num_envs)]
+        rows = envs.divide(num_envs) if lasting else [slice(0, envs.num_envs)]
         self.parts = [slice(one.start // num_envs, one.stop // num_envs) for one in rows]
         self.actors = [
-            Actor(setup, part, policy, read_policy, device, stream) for part in self.parts
+            Actor(setup, part, policy, read_policy, device, stream, lasting) for part in self.parts
         ]
         self.tally = EpisodeTally(num_seeds, num_envs)
         self.open_actions = OpenActions(num_seeds * num_envs)
         self.seen: Any = None  # rows [K, N] to act on next; None before the first reset
         self.record: list[np.ndarray] = []  # [K, N] rows of the chunk at hand, one for each step
+        self._unrecorded: Happened | None = None
 
     def begin(self) -> None:
         """Start the first episodes, unless they have begun."""
@@ -148,7 +181,7 @@ class Collector:
     def use_policy(self, policy: Tree) -> None:
         """Act with this policy from now on."""
         for actor in self.actors:
-            actor.policy = policy
+            actor.use_policy(policy)
 
     def act(self, random: bool) -> None:
         """Start to compute the next actions; returns at once."""
@@ -169,6 +202,7 @@ class Collector:
             action = np.asarray(acted[-1].action)
             actions.append(action.reshape(-1, *action.shape[2:]))
             self.envs.send(actions[-1], place)
+        self._record_unrecorded()
         before, self.seen = self.seen, np.empty(self.axes, self.acting_dtype)
         for place, (actor, part) in enumerate(zip(self.actors, self.parts, strict=True)):
             step = self.envs.receive(place)
@@ -176,8 +210,18 @@ class Collector:
             self._write_observation(self.seen[part], step.observation, step.last | ~step.valid)
             if act_next:
                 actor.act(self.seen[part], random)
-        step, action = join(steps), join(actions)
-        self.tally.add(step, self.envs.take_infos())
+        self._unrecorded = Happened(before, acted, actions, steps, self.envs.take_infos())
+        if not act_next or len(self.parts) == 1:
+            self._record_unrecorded()
+
+    def _record_unrecorded(self) -> None:
+        """Record the latest step. Between two steps in parts the workers would wait for this, so it
+        is done after the next actions are sent."""
+        if self._unrecorded is None:
+            return
+        (before, acted, actions, steps, infos), self._unrecorded = self._unrecorded, None
+        step, action = join_steps(steps), join(actions)
+        self.tally.add(step, infos)
         self.open_actions.add(action, step.last)
         self.record.append(self._rows_of(before, action, step, acted))
 
@@ -270,3 +314,11 @@ class Collector:
 def join(parts: list[Any]) -> Any:
     """Concatenate the trees of parts of the seeds, on the host."""
     return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def join_steps(parts: list[HostStep]) -> HostStep:
+    """The same of steps, without the time that trees take."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*parts, strict=True)
+    return HostStep._make(None if one[0] is None else np.concatenate(one) for one in columns)

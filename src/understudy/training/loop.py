@@ -30,7 +30,7 @@ from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.transport import Transport
 from understudy.types import Tree
 
-ACCELERATOR_CHUNK = 8  # steps; see docs/design.md for what they cost and save
+ACCELERATOR_CHUNK = 16  # steps; see docs/design.md for what they cost and save
 
 
 @final
@@ -44,10 +44,11 @@ class HostTrainer(Trainer):
         self.states = self.transport = Transport(setup, self.buffer, *states)
         self._on_policy = setup.algorithm.needs.on_policy
         self.chunk_iterations = self._choose_chunk_steps()
+        self._lasting = self.chunk_iterations > 1 and not self._on_policy
         self.collector = Collector(
             setup, envs, self.policy(), self.transport.form.read_policy,
             self.transport.act_device,
-            divided=self.chunk_iterations > 1 and not self._on_policy,
+            lasting=self._lasting,
         )  # fmt: skip
         self.host_envs = envs
         self._use_policy(self._newest_policy())
@@ -94,7 +95,7 @@ class HostTrainer(Trainer):
 
     def _newest_policy(self) -> Tree:
         """The policy for a whole chunk. Within a rollout the learner's arrays are not donated."""
-        return self.transport.policy(lasting=self.chunk_iterations > 1 and not self._on_policy)
+        return self.transport.policy(self._lasting)
 
     def _learn_from_record(self) -> None:
         if self.collector.record:
