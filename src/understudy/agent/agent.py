@@ -103,7 +103,7 @@ class Agent:
             factory.check()
         self.seed, self.num_seeds = seed, num_seeds
         self._lazy = LazyTrainer(factory, self._on_device)
-        self.evaluator = AgentEvaluator(setup, source, self.guard, self.env_name)
+        self.evaluator = AgentEvaluator(factory, self.env_name)
         self._inference = Inference(self.algorithm, self.spec, seed)
         self._schedules, self._callbacks, self._origin = Schedules(), Callbacks(), Origin()
         self.run_id, self._draws = secrets.token_hex(8), 0  # the id in a run directory

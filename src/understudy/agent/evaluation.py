@@ -5,15 +5,14 @@ from typing import Any, final
 
 import numpy as np
 
+from understudy.agent.trainer_factory import TrainerFactory
 from understudy.algorithms.config import whole_number
 from understudy.envs.descriptors import Descriptor, find_descriptor
 from understudy.envs.episode_info import KeyLimit, describe
-from understudy.envs.fault_guard import Guard
 from understudy.envs.seeds import EVALUATION, SELECTION, EpisodeSeeds
 from understudy.ops.statistics import summary
 from understudy.training.episode_runner import EpisodePlan, EpisodeResults, EpisodeRunner
-from understudy.training.factory import Source, make_episode_runner, plan_selection
-from understudy.training.setup import TrainingSetup
+from understudy.training.factory import make_episode_runner, plan_selection
 from understudy.training.update import LearnerState, is_frozen
 from understudy.types import ConfigError, Continuous
 
@@ -22,9 +21,10 @@ from understudy.types import ConfigError, Continuous
 class AgentEvaluator:
     """Plays episodes with the policies of an agent, and remembers the scores of its seeds."""
 
-    def __init__(self, setup: TrainingSetup, source: Source, guard: Guard, env_name: str | None):
-        self._setup, self._source, self._guard = setup, source, guard
-        self._env_name = env_name
+    def __init__(self, factory: TrainerFactory, env_name: str | None):
+        """Play on environments like those of the trainer, with as many workers."""
+        self._setup, self._source, self._env_name = factory.setup, factory.source, env_name
+        self._env_workers, self._guard = factory.env_workers, factory.guard
         self.runners: dict[EpisodePlan, EpisodeRunner] = {}
         self.scores: np.ndarray | None = None  # mean return of each seed; NaN if it diverged
         self.scored_at: int | None = None  # the step at which the present policies had them
@@ -66,7 +66,9 @@ class AgentEvaluator:
         if plan not in self.runners:
             for other in [one for one in self.runners if one.seeds.stream == plan.seeds.stream]:
                 self.runners.pop(other).close()
-            self.runners[plan] = make_episode_runner(plan, self._source, self._guard)
+            self.runners[plan] = make_episode_runner(
+                plan, self._source, self._env_workers, self._guard
+            )
         policy = self._setup.algorithm.policy(learner.state)
         results = plan.by_policy(self.runners[plan].run(policy))
         if plan.seeds.stream == SELECTION or self.scores is None:

@@ -66,9 +66,9 @@ def plan_selection(setup: TrainingSetup, source: Source, episodes: int) -> Episo
 
 
 def make_episode_runner(
-    plan: EpisodePlan, source: Source, guard: Guard = DEFAULT_GUARD
+    plan: EpisodePlan, source: Source, env_workers: int = 0, guard: Guard = DEFAULT_GUARD
 ) -> EpisodeRunner:
-    """A runner on environments of its own."""
+    """A runner on environments of its own, in processes of its own if there are `env_workers`."""
     if isinstance(source, NativeEnv):
         return NativeEpisodeRunner(plan, source)
-    return HostEpisodeRunner(plan, source, guard=guard)
+    return HostEpisodeRunner(plan, source, env_workers, guard)
