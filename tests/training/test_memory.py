@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from understudy.algorithms import find
-from understudy.algorithms.a2c.losses import histories
+from understudy.algorithms.rollouts import histories
 from understudy.envs.make import resolve
 from understudy.envs.native import CartPole
 from understudy.training.device_loop import DeviceTrainer

@@ -136,8 +136,6 @@ class OnPolicyConfig(Config):
             problems.append("critic_hidden_sizes has no use with share_encoder")
         if self.share_encoder and self.layer_norm:
             problems.append("layer_norm is for a value network of its own, not for share_encoder")
-        if self.memory is not None and self.minibatches > 1:
-            problems.append("memory is learned from whole rollouts: minibatches must be 1")
         return problems
 
     def schedules(self) -> dict[str, Schedule]:

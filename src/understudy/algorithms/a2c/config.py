@@ -36,4 +36,6 @@ class A2CConfig(OnPolicyConfig):
         problems = super().contradictions()
         if self.noise_reset_interval is not None and not self.state_dependent_exploration:
             problems.append("noise_reset_interval has no use without state_dependent_exploration")
+        if self.memory is not None and self.minibatches > 1:
+            problems.append("memory is learned from whole rollouts: minibatches must be 1")
         return problems
