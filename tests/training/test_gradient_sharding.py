@@ -169,7 +169,7 @@ def test_rows_of_a_share_keep_their_order_and_their_names():
         ("sac", 5, "batch_size 12 cannot be shared by 5 gradient workers"),
         ("sequences", 5, "batch_size 12 cannot be shared by 5"),
         ("a2c", 5, "a minibatch of 24 steps cannot be shared by 5"),
-        ("remembering", 3, "a rollout of 4 environments cannot be shared by 3"),
+        ("remembering", 3, "a minibatch of 4 environments cannot be shared by 3"),
     ],
 )
 def test_batches_that_cannot_be_divided_are_refused(kind, workers, words):

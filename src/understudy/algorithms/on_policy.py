@@ -41,6 +41,11 @@ class RolloutNeeds:
         """The number of updates after a rollout."""
         return self.epochs * self.minibatches
 
+    def parts(self, num_envs: int) -> int:
+        """Return how many parts of a rollout are divided into minibatches: its steps or, with
+        memory, which runs through time, its environments."""
+        return num_envs if self.memory else self.horizon * num_envs
+
     def minibatch_rows(self, rows: int, key: Key) -> Int32[Array, "updates rows"]:
         """Return the rows of each update: every epoch uses all of them once, in another order."""
         if self.minibatches == 1:  # the order of a whole rollout does not matter

@@ -53,6 +53,10 @@ class Buffer(abc.ABC):
         """Sample a batch; also return where its rows lie, if they have priorities to be updated.
         Termination becomes a discount here, with the γ of `hyper`."""
 
+    def newest(self, state: Any) -> Chunk:
+        """All steps in the order in which they were added. Rollouts only."""
+        raise NotImplementedError
+
     def get_priorities(self, state: Any) -> Priorities | None:
         """The only part of a state that updates change; None where there is none."""
         return getattr(state, "priorities", None)

@@ -58,11 +58,16 @@ class RolloutBuffer(Buffer):
         storage, valid, recurrent_state, extras = new
         return RolloutState(storage, valid, cursor, recurrent_state, extras)
 
-    def sample(self, state: RolloutState, key: Key, hyper: Hyper) -> tuple[Trajectory, None]:
-        """Return all steps in order; the oldest is under the cursor. A row that is `last` but not
-        valid cuts the open episode: the step before it counts as its last."""
+    def newest(self, state: RolloutState) -> Chunk:
+        """The oldest step is under the cursor."""
         stored = (state.storage, state.valid, state.extras)
         steps, valid, extras = jax.tree.map(lambda x: jnp.roll(x, -state.cursor, axis=0), stored)
+        return Chunk(steps, valid, extras=extras)
+
+    def sample(self, state: RolloutState, key: Key, hyper: Hyper) -> tuple[Trajectory, None]:
+        """Return all steps in order. A row that is `last` but not valid cuts the open episode: the
+        step before it counts as its last."""
+        steps, valid, _, extras, _ = self.newest(state)
         cut = steps.last & ~valid
         followed_by_cut = jnp.concatenate([cut[1:], jnp.zeros_like(cut[:1])])
         recurrent = state.recurrent_state

@@ -15,9 +15,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, final
 
+import jax
 import numpy as np
 
 from understudy.algorithms.on_policy import RolloutNeeds
@@ -36,12 +37,13 @@ from understudy.distributed.supervisor import Slot
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
-from understudy.training.learner import Call
+from understudy.training.learner import Call, observe_rollout
 from understudy.training.open_episodes import EndedEpisode, pack_episodes, unpack_episodes
 from understudy.training.replay_placement import EVERYWHERE
+from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
-from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
+from understudy.training.step_packing import as_bytes, extras_of, pack_rows, step_dtype
 from understudy.training.trainer import Trainer
 from understudy.training.transport import Rows, Transport
 from understudy.training.update_schedule import UpdateSchedule
@@ -88,6 +90,8 @@ class ClusterTrainer(Trainer):
             self.workers = ShardWorkers(self.buffer_setup, cluster)
         elif cluster.gradient_workers:
             self.workers = BatchWorkers(self.buffer_setup, cluster, self.buffer)
+        observing = partial(observe_rollout, setup.algorithm, self.buffer)
+        self._observe_rollout = jax.jit(over_seeds(observing, setup.num_seeds))
         self.arrived: deque[Delivery] = deque()  # taken in, not yet learned from
         self._version, self._published = 0, None
         self._episodes: list[EndedEpisode] = []
@@ -238,6 +242,8 @@ class ClusterTrainer(Trainer):
             self.learner, self.experience = self.workers.learn(
                 self.learner, self.experience, self.position.updates, count
             )
+            if extras_of(self.setup.algorithm):
+                self.learner = self._observe_rollout(self.learner, self.experience)
         self.position.updates += count
         self._version, self._published = self._version + 1, None
 

@@ -27,6 +27,7 @@ from understudy.training.learner import move, observe, updates
 from understudy.training.open_episodes import EndedEpisode
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
+from understudy.training.step_packing import extras_of
 from understudy.training.trainer import States, Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
@@ -244,7 +245,8 @@ class Loop:
         valid = jnp.ones(self._num_envs, bool)
         chunk = Chunk.of_one_step(step, valid, recurrent_state, **extras)
         experience = self._buffer.add(experience, chunk)
-        learner = observe(learner, chunk)
+        if not extras_of(self._algorithm):  # otherwise after the updates of the rollout
+            learner = observe(learner, chunk)
         # Where the schedule is regular, a whole block of updates follows an iteration, or none.
         count = now.count if self._block is None else self._block.updates
         learner, priorities = when(

@@ -135,10 +135,9 @@ def _divided(setup: TrainingSetup) -> dict[str, int]:
         return {"num_seeds": setup.num_seeds}
     if isinstance(needs, ReplayNeeds):
         return {"batch_size": needs.batch_size}
-    if needs.memory:  # a sequence is learned from as a whole
-        return {"num_envs": setup.num_envs}
-    rows = needs.horizon * setup.num_envs // needs.minibatches
-    return {"horizon × num_envs / minibatches": rows}
+    rows = needs.parts(setup.num_envs) // needs.minibatches
+    what = "num_envs" if needs.memory else "horizon × num_envs"  # sequences stay whole
+    return {f"{what} / minibatches": rows}
 
 
 def shared_by_all(sharding: Sharding) -> Sharding:

@@ -31,11 +31,9 @@ def check_shares(setup: TrainingSetup, workers: int) -> None:
     needs = setup.algorithm.needs
     if isinstance(needs, ReplayNeeds):
         what, rows = f"batch_size {needs.batch_size}", needs.batch_size
-    elif needs.memory:  # whole environments: memory runs through time
-        what, rows = f"a rollout of {setup.num_envs} environments", setup.num_envs
     else:
-        rows = needs.horizon * setup.num_envs // needs.minibatches
-        what = f"a minibatch of {rows} steps"
+        rows = needs.parts(setup.num_envs) // needs.minibatches
+        what = f"a minibatch of {rows} {'environments' if needs.memory else 'steps'}"
     if rows % workers:
         raise ConfigError(
             f"{what} cannot be shared by {workers} gradient workers: it must be a multiple of "

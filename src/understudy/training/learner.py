@@ -42,16 +42,14 @@ def learn_from_chunk(
     next update. `values` [time, names] are those of scheduled hyper-parameters at each step of the
     chunk; None if nothing is scheduled.
 
-    Algorithms that learn from the extras of acting update before the statistics change: only then
-    is the first importance ratio 1."""
-    frozen = bool(extras_of(algorithm))
+    A rollout whose extras are learned from changes the statistics after its updates."""
     moved = {}
     if values is not None:
         moved = {name: values[:, place] for place, name in enumerate(call.moving)}
     learner = move(learner, {name: value[0] for name, value in moved.items()})
     if chunk is not None and not buffer.external:
         data = buffer.add(data, chunk)
-    if chunk is not None and not frozen:
+    if chunk is not None and not extras_of(algorithm):
         learner = observe(learner, chunk)
     if call.count:
         first = index if call.phase is None else call.phase
@@ -59,8 +57,6 @@ def learn_from_chunk(
         each = {name: value[steps] for name, value in moved.items()} if call.steps else None
         learner, priorities = updates(algorithm, buffer, learner, data, first, call.count, each)
         data = buffer.with_priorities(data, priorities)
-    if chunk is not None and frozen:
-        learner = observe(learner, chunk)
     return learner, None if buffer.external else data
 
 
@@ -139,14 +135,26 @@ def learn_from_rollout(
     """Do one update from all rows of a rollout, or `count` updates in epochs of minibatches."""
     whole = sample_inputs(algorithm, buffer, learner.state, rollout)
     if count == 1:
-        return update(algorithm, learner, whole, first_index)[0]
+        learner = update(algorithm, learner, whole, first_index)[0]
+        return observe_rollout(algorithm, buffer, learner, rollout)
 
     def one(learner: LearnerState, now: tuple[Array, Array]) -> tuple[LearnerState, None]:
         return update(algorithm, learner, minibatch(whole, *now), now[1])[0], None
 
     indices = first_index + jnp.arange(count, dtype=jnp.int32)
     order = minibatch_rows(algorithm, learner.state, whole)
-    return jax.lax.scan(one, learner, (order, indices))[0]
+    learner, _ = jax.lax.scan(one, learner, (order, indices))
+    return observe_rollout(algorithm, buffer, learner, rollout)
+
+
+def observe_rollout(
+    algorithm: Algorithm, buffer: Buffer, learner: LearnerState, rollout: Any
+) -> LearnerState:
+    """Add the steps of a rollout to the running statistics after its updates, if the algorithm
+    learns from the extras of acting: only then is the first importance ratio 1."""
+    if not extras_of(algorithm):
+        return learner
+    return observe(learner, buffer.newest(rollout))
 
 
 def minibatch_rows(

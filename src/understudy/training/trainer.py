@@ -263,10 +263,11 @@ class Trainer(abc.ABC):
         """Set up everything but environments; returns the first states of the learner and of the
         buffer, [seeds, ...] each. The buffer is the setup's own, unless one is given."""
         algorithm, num_envs, needs = setup.algorithm, setup.num_envs, setup.algorithm.needs
-        if isinstance(needs, RolloutNeeds) and needs.horizon * num_envs % needs.minibatches:
+        if isinstance(needs, RolloutNeeds) and needs.parts(num_envs) % needs.minibatches:
+            steps = "all" if needs.memory else needs.horizon
             raise ConfigError(
-                f"a rollout of {needs.horizon} steps of {num_envs} environments cannot be split "
-                f"into {needs.minibatches} equal minibatches"
+                f"a rollout of {steps} steps of {num_envs} environments cannot be split into "
+                f"{needs.minibatches} equal minibatches"
             )
         self.setup = self.buffer_setup = setup
         self.sharding = find_sharding(setup)
