@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from understudy.agent.agents import DDPG as DDPG
     from understudy.agent.agents import DDQN as DDQN
     from understudy.agent.agents import MPO as MPO
+    from understudy.agent.agents import PPO as PPO
     from understudy.agent.agents import SAC as SAC
     from understudy.agent.agents import TD3 as TD3
     from understudy.agent.illumination import PGAME as PGAME
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from understudy.algorithms.ddpg import DDPGConfig as DDPGConfig
     from understudy.algorithms.ddqn import DDQNConfig as DDQNConfig
     from understudy.algorithms.mpo import MPOConfig as MPOConfig
+    from understudy.algorithms.ppo import PPOConfig as PPOConfig
     from understudy.algorithms.sac import SACConfig as SACConfig
     from understudy.algorithms.td3 import TD3Config as TD3Config
     from understudy.distributed.config import Cluster as Cluster
@@ -53,7 +55,7 @@ _PACKAGES = (
 # Module -> the public names that it defines.
 _MODULES = {
     "agent": ("Agent", "load"),
-    "agent.agents": ("A2C", "DDPG", "DDQN", "MPO", "SAC", "TD3"),
+    "agent.agents": ("A2C", "DDPG", "DDQN", "MPO", "PPO", "SAC", "TD3"),
     "agent.illumination": ("MAPElites", "PGAME"),
     "agent.repertoire": ("Repertoire",),
     "algorithms.a2c": ("A2CConfig",),
@@ -61,6 +63,7 @@ _MODULES = {
     "algorithms.ddpg": ("DDPGConfig",),
     "algorithms.ddqn": ("DDQNConfig",),
     "algorithms.mpo": ("MPOConfig",),
+    "algorithms.ppo": ("PPOConfig",),
     "algorithms.sac": ("SACConfig",),
     "algorithms.td3": ("TD3Config",),
     "distributed.config": ("Cluster",),
@@ -100,7 +103,7 @@ def _missing(name: str) -> Exception:
     with contextlib.suppress(ModuleNotFoundError):  # understudy-player has no table of names
         from understudy.aliases import ALIASES, explain
 
-        if name in ALIASES:  # `from understudy import PPO` shows an ImportError, too
+        if name in ALIASES:  # `from understudy import DQN` shows an ImportError, too
             return ImportError(explain(name, _PLACES, "us.{}".format))
     return AttributeError(f"module 'understudy' has no attribute '{name}'")
 

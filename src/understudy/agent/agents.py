@@ -3,7 +3,7 @@
 from typing import final
 
 from understudy.agent.agent import Agent
-from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, sac, td3
+from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, ppo, sac, td3
 
 
 @final
@@ -35,6 +35,13 @@ class MPO(Agent):
 
 
 @final
+class PPO(Agent):
+    """Proximal Policy Optimization, for discrete, multi-discrete and continuous actions."""
+
+    algorithm_class = ppo.PPO
+
+
+@final
 class SAC(Agent):
     """Soft Actor-Critic, for continuous and for discrete actions."""
 
@@ -49,7 +56,7 @@ class TD3(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {
-    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, SAC, TD3)
+    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, PPO, SAC, TD3)
 }
 
 
