@@ -1,4 +1,5 @@
-"""Small A2Cs with their compiled functions, and their policies and losses once more in NumPy."""
+"""Small A2Cs and PPOs with their compiled functions, and A2C's policies and losses once more in
+NumPy."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.algorithms.algorithm_cases import KEY, changed, compiled, mapped, settled
 from tests.algorithms.by_hand import network
-from understudy.algorithms.a2c import A2C, A2CConfig
+from understudy.algorithms.a2c import A2C
 from understudy.types import ArraySpec, Continuous, Discrete, MultiDiscrete, Spec, Trajectory
 
 OBSERVATION = ArraySpec((3,))
@@ -27,13 +28,15 @@ every_kind = pytest.mark.parametrize("kind", list(SPECS))
 
 
 class Case:
-    """A small A2C with its functions compiled once. Its head is not near zero, as the real one
-    is: every weight shall matter."""
+    """A small A2C (or PPO) with its functions compiled once. Its head is not near zero, as the
+    real one is: every weight shall matter."""
 
-    def __init__(self, kind, loss_addons=(), networks=None, **settings):
+    def __init__(self, kind, loss_addons=(), networks=None, algorithm: Any = A2C, **settings):
         self.spec = SPECS[kind]
-        config = A2CConfig(**{**SMALL, "state_dependent_exploration": kind == "gsde", **settings})
-        self.algorithm = A2C(config, loss_addons=loss_addons, networks=networks)
+        config = algorithm.config_class(
+            **{**SMALL, "state_dependent_exploration": kind == "gsde", **settings}
+        )
+        self.algorithm = algorithm(config, loss_addons=loss_addons, networks=networks)
         state = settled(self.algorithm.init(self.spec, KEY))
         rng = np.random.default_rng(7)
         actor, critic = mapped(
@@ -86,7 +89,7 @@ class Case:
             action = jnp.asarray(rng.integers(0, 3, (time, envs)), jnp.int32)
         elif isinstance(self.spec.action, MultiDiscrete):
             action = jnp.asarray(rng.integers(0, (2, 3), (time, envs, 2)), jnp.int32)
-        return Trajectory(
+        steps = Trajectory(
             observation=normal(3),
             action=action,
             reward=normal(),
@@ -95,6 +98,10 @@ class Case:
             next_observation=normal(3),
             valid=jnp.ones((time, envs), bool),
         )
+        if not self.algorithm.needs.extras:
+            return steps
+        rows = (x.reshape(time * envs, *x.shape[2:]) for x in (steps.observation, action))
+        return steps._replace(extras={"log_prob": self.ask("log_prob", *rows).reshape(time, envs)})
 
 
 @cache

@@ -10,7 +10,7 @@ from understudy.types import Observation, Scalar
 
 
 class Prepared(NamedTuple):
-    """A rollout for the loss: rows in any order. With memory `PPO.prepare` returns [envs, time, ...]
+    """A rollout for the loss: rows in any order. With memory, `PPO.prepare` returns [envs, time, …]
     in their place, so that minibatches have whole environments."""
 
     observation: Observation
