@@ -21,7 +21,7 @@ FIELDS = {field.name for config in CONFIGS for field in dataclasses.fields(confi
 FIRST = """
     learning_starts train_freq gradient_steps ent_coef net_arch n_steps exploration_fraction
     policy_lr q_lr verbose tensorboard_log total_timesteps policy_kwargs n_envs lr env_id track
-    num_envs tensorboard learn predict PPO DQN HER
+    num_envs tensorboard learn predict n_epochs clip_coef clip_range_vf DQN HER
 """
 
 
@@ -82,6 +82,14 @@ def test_every_alias_is_answered_in_one_line(config):
         (us.SACConfig, "ent_coef", "instead of 'ent_coef' use 'temperature' (a number fixes it"),
         (us.A2CConfig, "ent_coef", "instead of 'ent_coef' use 'entropy_coeff'"),
         (us.A2CConfig, "n_steps", "instead of 'n_steps' use 'horizon'"),
+        (us.PPOConfig, "n_steps", "instead of 'n_steps' use 'horizon'"),
+        (us.PPOConfig, "n_epochs", "instead of 'n_epochs' use 'epochs'"),
+        (us.PPOConfig, "update_epochs", "instead of 'update_epochs' use 'epochs'"),
+        (us.PPOConfig, "clip_coef", "instead of 'clip_coef' use 'clip_range'"),
+        (us.PPOConfig, "num_minibatches", "instead of 'num_minibatches' use 'minibatches'"),
+        (us.PPOConfig, "ent_coef", "instead of 'ent_coef' use 'entropy_coeff'"),
+        (us.PPOConfig, "vf_coef", "instead of 'vf_coef' use 'value_coeff'"),
+        (us.A2CConfig, "n_epochs", "there is no 'n_epochs' here; other algorithms have epochs"),
         (us.SACConfig, "n_steps", "instead of 'n_steps' use 'n_step'"),
         (
             us.TD3Config,
@@ -152,7 +160,9 @@ def test_keys_of_other_libraries_in_a_file(tmp_path, capsys):
         assert words in error
 
 
-@pytest.mark.parametrize("name", ["PPO", "DQN", "HER", "TRPO", "VecNormalize", "evaluate_policy"])
+@pytest.mark.parametrize(
+    "name", ["RecurrentPPO", "DQN", "HER", "TRPO", "VecNormalize", "evaluate_policy"]
+)
 def test_classes_of_other_libraries(name):
     with pytest.raises(ImportError, match=rf"us\.{name} ") as caught:
         getattr(us, name)

@@ -25,16 +25,14 @@ _PLACES = {
 PLACES = {name: place.format(name) for place, names in _PLACES.items() for name in names.split()}
 
 _NETWORKS = "the networks follow from the spaces; hidden_sizes, activation and encoder change them"
-_PPO = "it is PPO's; A2C uses each rollout once"
-_ON_POLICY = "the on-policy algorithm here"
+_ON_POLICY = "an on-policy algorithm here"
 _TENSORBOARD = 'the value "tensorboard"'
 
 # Old name -> the names here, each with a note. An empty name: there is none, and the note says why.
 ALIASES: dict[str, dict[str, str]] = {
     # Algorithms and functions.
-    "PPO": {"A2C": _ON_POLICY},
-    "RecurrentPPO": {"A2C": 'memory="lstm"'},
-    "MaskablePPO": {"A2C": f"{_ON_POLICY}; it has no action masks"},
+    "RecurrentPPO": {"PPO": 'memory="lstm"'},
+    "MaskablePPO": {"PPO": "it has no action masks"},
     "TRPO": {"MPO": "it bounds each step of the policy"},
     "REINFORCE": {"A2C": _ON_POLICY},
     "A3C": {"A2C": "the synchronous version"},
@@ -163,11 +161,11 @@ ALIASES: dict[str, dict[str, str]] = {
     "log_std_init": {"initial_log_std": "", "initial_std": ""},
     "use_rms_prop": {"optimizer": 'the value "rmsprop"'},
     "rms_prop_eps": {"optimizer_epsilon": ""},
-    "n_epochs": {"": _PPO},
-    "update_epochs": {"": _PPO},
-    "clip_range": {"": _PPO},
-    "clip_coef": {"": _PPO},
-    "target_kl": {"": _PPO},
+    "n_epochs": {"epochs": ""},
+    "update_epochs": {"epochs": ""},
+    "clip_coef": {"clip_range": ""},
+    "clip_range_vf": {"value_clip_range": ""},
+    "clip_vloss": {"value_clip_range": "a number, or none"},
     # Settings of earlier versions (docs/migration.md).
     "rmsprop_epsilon": {"optimizer_epsilon": ""},
     "entropy_coeff": {"temperature": "a number fixes it, none learns it"},

@@ -23,8 +23,16 @@ MUJOCO = (*WALKERS, "Reacher", "InvertedPendulum", "InvertedDoublePendulum")
 FAMILIES = {
     "atari": ("atari:Pong", "atari:SpaceInvaders"),
     "MinAtar": ("MinAtar/Breakout-v1", "MinAtar/Seaquest-v0", "jax:MinAtar-Breakout-v1"),
+    "brax": ("brax:ant", "brax:halfcheetah"),
 }
-WITH_FAMILIES = ("a2c", "ddqn", "mpo", "sac")  # those that choose among discrete actions
+WITH_FAMILIES = [
+    *(
+        (name, kind)
+        for name in ("a2c", "ddqn", "mpo", "ppo", "sac")
+        for kind in ("atari", "MinAtar")
+    ),
+    ("ppo", "brax"),
+]
 
 presets = pytest.mark.parametrize(("name", "env"), PRESETS)
 tasks = pytest.mark.parametrize(("name", "env"), [p for p in PRESETS if p[1] not in FAMILIES])
@@ -56,9 +64,9 @@ def test_it_serves_other_versions_and_the_native_environment(name, env):
         assert config_class.preset(name) == config_class.preset(env)
 
 
-@pytest.mark.parametrize("name", WITH_FAMILIES)
 @pytest.mark.parametrize(
-    ("family", "game"), [(kind, game) for kind, games in FAMILIES.items() for game in games]
+    ("name", "family", "game"),
+    [(name, kind, game) for name, kind in WITH_FAMILIES for game in FAMILIES[kind]],
 )
 def test_a_family_has_one_for_all_its_games(name, family, game):
     config_class = CONFIGS[name]
@@ -73,12 +81,13 @@ def small_agent(name, env):
     config, used = CONFIGS[name].preset(env), CONFIGS[name].preset_name(env)
     fields = {field.name for field in dataclasses.fields(config)}
     small = dict(batch_size=8, buffer_size=1_000, start_steps=40, min_buffer_size=40)
+    small |= dict(horizon=5) if name == "ppo" else {}
     small = {field: size for field, size in small.items() if field in fields}
     return getattr(us, name.upper())(env, dataclasses.replace(config, **small)), used
 
 
 @pytest.mark.atari
-@pytest.mark.parametrize("name", ["a2c", "mpo", "sac"])
+@pytest.mark.parametrize("name", ["a2c", "mpo", "ppo", "sac"])
 def test_the_preset_of_atari_makes_an_agent(name):
     agent, used = small_agent(name, "atari:Pong")
     assert used == "atari" and agent.spec.observation.shape == (4, 84, 84)
@@ -87,7 +96,7 @@ def test_the_preset_of_atari_makes_an_agent(name):
 
 @pytest.mark.agents
 @pytest.mark.parametrize(
-    "name", ["a2c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpo", "sac"))]
+    "name", ["a2c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpo", "ppo", "sac"))]
 )
 def test_the_preset_of_minatar_trains(name):
     agent, used = small_agent(name, "jax:MinAtar-Breakout-v1")
@@ -95,7 +104,7 @@ def test_the_preset_of_minatar_trains(name):
     summary = agent.train(320, progress=False, run=us.RunConfig(evaluation_episodes=1))
     after = jax.tree.leaves(agent.get_weights())
     assert used == "MinAtar" and not summary.diverged
-    # One for 5 steps in 8 environments, or for every fourth step after the first 40.
+    # One for 5 steps in 8 environments (PPO: 16), or for every fourth step after the first 40.
     assert agent.trainer.position.updates >= (8 if name == "a2c" else 70)
     assert all(np.isfinite(leaf).all() for leaf in after)
     changed = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
@@ -122,7 +131,7 @@ def rows() -> dict[tuple[str, str], str]:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].lower() in CONFIGS:
-            for env in re.findall(r"[A-Z][\w-]+-v\d|atari|MinAtar", cells[1]):
+            for env in re.findall(r"[A-Z][\w-]+-v\d|atari|MinAtar|brax", cells[1]):
                 assert (cells[0].lower(), env) not in found
                 found[cells[0].lower(), env] = cells[2]
     return found

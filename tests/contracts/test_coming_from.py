@@ -58,7 +58,7 @@ def logged() -> set[str]:
     run = us.RunConfig(log_every=200, evaluate_every=200, evaluation_episodes=1)
     agents = [
         us.SAC("jax:Pendulum-v1", us.SACConfig(**small)),
-        us.A2C("jax:Pendulum-v1", us.A2CConfig(hidden_sizes=(4,)), num_envs=1),
+        us.PPO("jax:Pendulum-v1", us.PPOConfig(hidden_sizes=(4,), horizon=5, minibatches=1)),
         us.DDQN("jax:CartPole-v1", us.DDQNConfig(**small)),
         us.SAC(Goal, us.SACConfig(**small)),
     ]

@@ -14,6 +14,15 @@ CONFIGS = {
     "TD3": REPLAY | dict(normalize_observations=True, normalize_rewards=True),
     "SAC": REPLAY | dict(n_step=3, update_every=2),
     "MPO": REPLAY | dict(sample_action_num=4),
+    "PPO": dict(
+        hidden_sizes=(8,),
+        horizon=7,
+        minibatches=1,
+        epochs=3,
+        normalize_observations=True,
+        normalize_rewards=True,
+        target_kl=1e-3,
+    ),
 }
 QUICK = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=2)
 STEADY = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1, checkpoint_every=40)

@@ -93,7 +93,7 @@ def test_arguments_that_cannot_be_meant(call, words):
     ("words", "hint"),
     [
         ("train Pendulum-v1", "it looks like an environment: understudy train sac Pendulum-v1"),
-        ("train ppo", "instead of 'ppo' use 'a2c' (the on-policy algorithm here)"),
+        ("train reinforce", "instead of 'reinforce' use 'a2c' (an on-policy algorithm here)"),
         ("train dqn CartPole-v1", "instead of 'dqn' use 'ddqn'"),
         ("train sac Pendulum-v1 --total-timesteps 5", "instead of --total-timesteps use --steps"),
         ("eval run/policy.safetensors", "it is a policy, which understudy.runner.load plays"),
