@@ -58,46 +58,27 @@ class RolloutNeeds:
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(Config):
-    """The settings that all on-policy algorithms share. Abstract."""
+class RolloutConfig(Config):
+    """The settings that all algorithms share that learn from rollouts. Abstract."""
 
     delays: ClassVar[Delays] = Delays()
 
     learning_rate: float = setting(7e-4, at_least=0.0, moving=True)
     """The learning rate of every network without one of its own."""
-    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The policy's learning rate (default: learning_rate)."""
-    critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
-    """The value network's learning rate (default: learning_rate)."""
     anneal_learning_rate: bool = setting(False)
     """Decrease all learning rates linearly to zero over the run."""
     gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
     """Discount per step."""
-    gae_lambda: float = setting(1.0, at_least=0.0, at_most=1.0, moving=True)
-    """λ of advantages: 1 sums the rollout's rewards, as in the paper; 0 takes one reward."""
     horizon: int = setting(5, at_least=1)
     """Steps of every environment between two updates."""
     minibatches: int = setting(1, at_least=1)
     """Updates per rollout, each on an equal part of the steps; later ones are off-policy."""
-    entropy_coeff: float = setting(0.0, at_least=0.0, moving=True)
-    """Weight of the policy's entropy in the loss."""
-    value_coeff: float = setting(0.5, at_least=0.0, moving=True)
-    """Weight of the value network's error in the loss."""
-    normalize_advantages: bool = setting(False)
-    """Give each rollout's advantages zero mean and unit variance."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards."""
     max_grad_norm: float | None = setting(0.5, above=0.0)
     """Clip the gradient of all networks together to this global norm (None: off)."""
     hidden_sizes: tuple[int, ...] = setting((64, 64), at_least=1)
     """Hidden layers of every network without sizes of its own."""
-    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
-    """The policy's own hidden layers (default: hidden_sizes)."""
-    critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
-    """The value network's own hidden layers (default: hidden_sizes)."""
-    share_encoder: bool = setting(False)
-    """Use the policy's hidden layers and encoder of images for the value too. (They share a
-    recurrent cell in any case.)"""
     activation: str = setting("tanh", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
@@ -136,12 +117,7 @@ class OnPolicyConfig(Config):
     """Features of the recurrent cell."""
 
     def contradictions(self) -> list[str]:
-        problems = check_optimizer(self)
-        if self.share_encoder and self.critic_hidden_sizes is not None:
-            problems.append("critic_hidden_sizes has no use with share_encoder")
-        if self.share_encoder and self.layer_norm:
-            problems.append("layer_norm is for a value network of its own, not for share_encoder")
-        return problems
+        return check_optimizer(self)
 
     def schedules(self) -> dict[str, Schedule]:
         return anneal_learning_rates(self) if self.anneal_learning_rate else {}
@@ -154,3 +130,36 @@ class OnPolicyConfig(Config):
     @property
     def needs(self) -> RolloutNeeds:
         return RolloutNeeds(self.horizon, self.minibatches, self.memory_width)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(RolloutConfig):
+    """The settings of a policy and a value network that learn from rollouts. Abstract."""
+
+    actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The policy's learning rate (default: learning_rate)."""
+    critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
+    """The value network's learning rate (default: learning_rate)."""
+    gae_lambda: float = setting(1.0, at_least=0.0, at_most=1.0, moving=True)
+    """λ of advantages: 1 sums the rollout's rewards, as in the paper; 0 takes one reward."""
+    entropy_coeff: float = setting(0.0, at_least=0.0, moving=True)
+    """Weight of the policy's entropy in the loss."""
+    value_coeff: float = setting(0.5, at_least=0.0, moving=True)
+    """Weight of the value network's error in the loss."""
+    normalize_advantages: bool = setting(False)
+    """Give each rollout's advantages zero mean and unit variance."""
+    actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The policy's own hidden layers (default: hidden_sizes)."""
+    critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
+    """The value network's own hidden layers (default: hidden_sizes)."""
+    share_encoder: bool = setting(False)
+    """Use the policy's hidden layers and encoder of images for the value too. (They share a
+    recurrent cell in any case.)"""
+
+    def contradictions(self) -> list[str]:
+        problems = super().contradictions()
+        if self.share_encoder and self.critic_hidden_sizes is not None:
+            problems.append("critic_hidden_sizes has no use with share_encoder")
+        if self.share_encoder and self.layer_norm:
+            problems.append("layer_norm is for a value network of its own, not for share_encoder")
+        return problems
