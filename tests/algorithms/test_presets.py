@@ -28,7 +28,7 @@ FAMILIES = {
 WITH_FAMILIES = [
     *(
         (name, kind)
-        for name in ("a2c", "ddqn", "mpo", "ppo", "sac")
+        for name in ("a2c", "ddqn", "mpo", "ppo", "pqn", "sac")
         for kind in ("atari", "MinAtar")
     ),
     ("ppo", "brax"),
@@ -120,7 +120,7 @@ def test_an_environment_without_a_preset_gets_the_defaults(config_class, env):
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"ddqn"}))  # which has no continuous actions
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"ddqn", "pqn"}))  # no continuous ones
 def test_every_mujoco_task_has_one(name):
     assert {f"{task}-v5" for task in MUJOCO} <= CONFIGS[name].presets.keys()
 

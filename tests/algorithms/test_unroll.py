@@ -189,9 +189,12 @@ def test_each_encoder_is_unrolled_once(case):
     assert count_scans(traced.jaxpr) == 2 * 2 + 1
 
 
-def test_the_values_of_a_rollout_need_one_unroll():
-    kind, rng = find("a2c"), np.random.default_rng(0)
-    algorithm = kind(kind.config_class(memory="gru", **SETTINGS))
+@pytest.mark.parametrize(
+    ("name", "settings"), [("a2c", {}), ("pqn", dict(epochs=1, minibatches=1))]
+)
+def test_the_values_of_a_rollout_need_one_unroll(name, settings):
+    kind, rng = find(name), np.random.default_rng(0)
+    algorithm = kind(kind.config_class(memory="gru", **SETTINGS, **settings))
     state = jax.jit(lambda key: algorithm.init(Spec(ArraySpec((3,)), CHOICE), key))(KEY)
     time, envs = 6, 2
     last = jnp.zeros((time, envs), bool).at[2, 1].set(True)

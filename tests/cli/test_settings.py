@@ -80,7 +80,7 @@ def test_words_over_the_names_in_a_file(printed, tmp_path):
 
 @pytest.mark.parametrize("name", available())
 def test_a_printed_config_gives_itself_again(run, tmp_path, name):
-    env = "CartPole-v1" if name in ("a2c", "ddqn") else "Pendulum-v1"
+    env = "CartPole-v1" if name in ("a2c", "ddqn", "pqn") else "Pendulum-v1"
     flags = ["--max-grad-norm=none", "--learning-rate=1e-05", "--logger=tensorboard", "--steps=1e3"]
     code, out, _ = run("train", name, env, *flags, "--print-config")
     (tmp_path / "again.toml").write_text(out)
@@ -184,7 +184,7 @@ def test_settings_of_seeing_and_remembering_come_last(run, name):
         flag = f"  --{field.replace('_', '-')} "
         assert flag in after and flag not in before
     assert "  --learning-rate " in before
-    env = "CartPole-v1" if name == "ddqn" else "Pendulum-v1"
+    env = "CartPole-v1" if name in ("ddqn", "pqn") else "Pendulum-v1"
     settings = tomllib.loads(run("train", name, env, "--print-config")[1])[name]
     assert [*settings].index("gamma") < min([*settings].index(field) for field in late)
 

@@ -67,6 +67,7 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     ),
     "MPO": ("mpo", LOPSIDED, dict(normalize_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
+    "PQN": ("pqn", CHOICE, dict(initial_epsilon=0.4)),
     "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalize_observations=True)),
 }
 SENSING: dict[str, tuple[Any, ...]] = {

@@ -23,6 +23,7 @@ CONFIGS = {
         normalize_rewards=True,
         target_kl=1e-3,
     ),
+    "PQN": dict(hidden_sizes=(8,), horizon=5, minibatches=1, epsilon_decay_steps=100),
 }
 QUICK = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=2)
 STEADY = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1, checkpoint_every=40)

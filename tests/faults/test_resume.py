@@ -13,12 +13,13 @@ PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
 EVERY_KIND = [
     ("DDQN", f"jax:{CART}"),
     ("PPO", f"jax:{CART}"),
+    ("PQN", f"jax:{CART}"),
     pytest.param("MPO", PENDULUM, marks=pytest.mark.slow),
 ]
 NATIVE_PENDULUM = pytest.param(f"jax:{PENDULUM}", marks=pytest.mark.slow)
 NATIVE_CART = pytest.param(f"jax:{CART}", marks=pytest.mark.slow)
 CONTINUOUS = ("A2C", "DDPG", "TD3", "SAC", "MPO", "PPO")
-DISCRETE = ("A2C", "DDQN", "SAC", "MPO", "PPO")
+DISCRETE = ("A2C", "DDQN", "PQN", "SAC", "MPO", "PPO")
 EVERYWHERE = [
     *((kind, env) for kind in CONTINUOUS for env in (f"jax:{PENDULUM}", PENDULUM, Walk)),
     *(pytest.param(kind, "Hopper-v5", marks=pytest.mark.mujoco) for kind in CONTINUOUS),

@@ -10,7 +10,9 @@ from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents
 
-NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | {"DDQN": "jax:CartPole-v1"}
+NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | dict.fromkeys(
+    ("DDQN", "PQN"), "jax:CartPole-v1"
+)
 
 # The others run with the long tests; tests/training/test_seed_axis.py covers SAC and TD3 as well.
 QUICK_AND_SLOW = [
@@ -20,7 +22,7 @@ QUICK_AND_SLOW = [
 
 def weights_hash(kind, seed, directory):
     agent = make(kind, NATIVE[kind], seed=seed)
-    agent.train(5_100 if kind == "A2C" else 1_020, progress=False, run=us.RunConfig(
+    agent.train(5_100 if kind in ("A2C", "PQN") else 1_020, progress=False, run=us.RunConfig(
         log_every=10_000, evaluation_episodes=1))  # fmt: skip
     groups, position = arrays_of(agent, directory / f"{kind}-{seed}")
     assert position["updates"] >= 1_000

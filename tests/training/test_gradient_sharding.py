@@ -33,6 +33,7 @@ KINDS = {
     "ddqn": ("ddqn", dict(prioritized=True, target_update_interval=2)),
     "mpo": ("mpo", {}),
     "a2c": ("a2c", dict(horizon=6, normalize_advantages=True)),
+    "pqn": ("pqn", dict(horizon=6, epochs=1, minibatches=1)),
     "sequences": ("ddqn", dict(prioritized=True, memory="gru", memory_size=4, sequence_length=3,
                                burn_in=1, sequence_stride=1)),
     "remembering": ("a2c", dict(horizon=6, memory="gru", memory_size=4)),

@@ -3,7 +3,7 @@
 from typing import final
 
 from understudy.agent.agent import Agent
-from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, ppo, sac, td3
+from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, ppo, pqn, sac, td3
 
 
 @final
@@ -42,6 +42,13 @@ class PPO(Agent):
 
 
 @final
+class PQN(Agent):
+    """Parallelized Q-network, for discrete actions, without replay and target networks."""
+
+    algorithm_class = pqn.PQN
+
+
+@final
 class SAC(Agent):
     """Soft Actor-Critic, for continuous and for discrete actions."""
 
@@ -56,7 +63,7 @@ class TD3(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {
-    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, PPO, SAC, TD3)
+    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, PPO, PQN, SAC, TD3)
 }
 
 
