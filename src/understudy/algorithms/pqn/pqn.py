@@ -86,7 +86,8 @@ class PQN(Algorithm):
         if recurrent:
             columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns)
         row = jnp.arange(steps.valid.size, dtype=jnp.int32)
-        return Prepared(before, *map(rows, columns), row)
+        action, target, weight = map(rows, columns)
+        return Prepared(before, action, target, weight, row)
 
     def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Result:
         """The targets are those of the network before the first update on this rollout."""
