@@ -59,7 +59,7 @@ class RolloutNeeds:
 
 @dataclass(frozen=True)
 class RolloutConfig(Config):
-    """The settings that all algorithms share that learn from rollouts. Abstract."""
+    """The settings of all algorithms that learn from rollouts. Abstract."""
 
     delays: ClassVar[Delays] = Delays()
 

@@ -17,6 +17,7 @@ class PQNConfig(RolloutConfig):
     """Parallelized Q-network, for discrete actions. It learns from the newest steps of many
     environments, without replay and without target networks."""
 
+    # One Q-network with the common hidden layers (`make_critics` reads these).
     num_critics: ClassVar[int] = 1
     critic_hidden_sizes: ClassVar[None] = None
 
@@ -44,7 +45,7 @@ class PQNConfig(RolloutConfig):
     max_grad_norm: float | None = setting(10.0, above=0.0)
     """Clip the gradient to this global norm; none is off."""
     hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
-    """Hidden layers of the Q-network; of images, those after the encoder."""
+    """Hidden layers of the Q-network, after the encoder of images if there is one."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(True)
