@@ -44,6 +44,8 @@ EVERY_HEAD = [
 def make(head, action, gain=None, key=KEY, own=None, **settings):
     config = SimpleNamespace(
         memory=None,
+        network="mlp",
+        unit_weights=False,
         hidden_sizes=(8, 6),
         actor_hidden_sizes=None,
         activation="relu",

@@ -43,6 +43,8 @@ def test_log_std_starts_as_given():
     np.testing.assert_array_equal(actor(-1).log_std, np.full((5, 2), -1.0))
     config = SimpleNamespace(
         memory=None,
+        network="mlp",
+        unit_weights=False,
         hidden_sizes=(7,),
         actor_hidden_sizes=None,
         activation="relu",

@@ -27,6 +27,8 @@ DUELING = pytest.mark.parametrize("dueling", [False, True])
 def config(**settings):
     defaults = dict(
         memory=None,
+        network="mlp",
+        unit_weights=False,
         hidden_sizes=(8, 6),
         critic_hidden_sizes=None,
         activation="relu",

@@ -95,6 +95,9 @@ class OffPolicyConfig(Config):
     """Factor on rewards when a batch is sampled; replay stores raw rewards."""
     max_grad_norm: float | None = setting(None, above=0.0)
     """Clip each network's gradient to this global norm (default: off)."""
+    network: str = setting("mlp", choices=("mlp", "simba", "simbav2"))
+    """The hidden layers: mlp is plain ones; simba and simbav2 have a residual block of that width
+    for each of the sizes, which must be equal."""
     hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
     """Hidden layers of every network without sizes of its own."""
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
@@ -110,6 +113,9 @@ class OffPolicyConfig(Config):
     """LayerNorm before each activation of the critics."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights are initialized."""
+    project_weights: bool = setting(False)
+    """After each update, scale the weights of each unit of linear layers and heads to length 1;
+    simbav2 always does."""
     normalize_observations: bool = setting(False)
     """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(False)
@@ -165,7 +171,7 @@ class OffPolicyConfig(Config):
     share of its mean error."""
 
     def contradictions(self) -> list[str]:
-        problems = check_optimizer(self)
+        problems = check_optimizer(self) + self._network_problems()
         if self.prioritized and self.replay_storage in ("host", "disk"):
             problems.append(
                 "prioritized replay is kept on the device: replay_storage must be auto or device, "
@@ -194,6 +200,16 @@ class OffPolicyConfig(Config):
                 problems.append(f"{name} {value} is larger than {limit} {most}{effect}")
         return problems
 
+    def _network_problems(self) -> list[str]:
+        if self.network == "mlp":
+            return []
+        problems = ["layer_norm is for the network mlp"] if self.layer_norm else []
+        for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
+            sizes = getattr(self, name, None)
+            if sizes is not None and len(set(sizes)) != 1:
+                problems.append(f"{name} must be one or more equal widths, got {sizes}")
+        return problems
+
     def schedules(self) -> dict[str, Schedule]:
         curves: dict[str, Schedule] = {}
         if self.prioritized:
@@ -201,6 +217,11 @@ class OffPolicyConfig(Config):
         if self.anneal_learning_rate:
             curves |= anneal_learning_rates(self)
         return curves
+
+    @property
+    def unit_weights(self) -> bool:
+        """Whether the weights of each unit have length 1."""
+        return self.project_weights or self.network == "simbav2"
 
     @property
     def delays(self) -> Delays:

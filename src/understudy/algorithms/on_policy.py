@@ -62,6 +62,8 @@ class RolloutConfig(Config):
     """The settings of all algorithms that learn from rollouts. Abstract."""
 
     delays: ClassVar[Delays] = Delays()
+    network: ClassVar[str] = "mlp"  # no field here, as in OffPolicyConfig
+    unit_weights: ClassVar[bool] = False
 
     learning_rate: float = setting(7e-4, at_least=0.0, moving=True)
     """The learning rate of every network without one of its own."""

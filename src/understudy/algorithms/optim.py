@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.train_state import TrainState
+from understudy.networks.projection import project_weights
 from understudy.ops.targets import polyak
 from understudy.types import Scalar, Tree
 
@@ -108,7 +109,9 @@ class Optimizers:
     ) -> tuple[Tree, Tree]:
         rate = state.hyper.get(self.learning_rates[name], state.hyper["learning_rate"])
         new, opt_state = descend(self._direction(name), gradient, opt_state, old, rate)
-        return self.project[name](new) if name in self.project else new, opt_state
+        new = self.project[name](new) if name in self.project else new
+        unit_weights = self.config.unit_weights and name in self.networks
+        return project_weights(new) if unit_weights else new, opt_state
 
     def _clip(self, gradients: Any) -> dict[str, Any]:
         clipped: dict[str, Any] = {name: getattr(gradients, name) for name in self.learning_rates}

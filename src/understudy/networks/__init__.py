@@ -16,3 +16,5 @@ from understudy.networks.heads import StateDependentActor as StateDependentActor
 from understudy.networks.heads import StateValue as StateValue
 from understudy.networks.mlp import MLP as MLP
 from understudy.networks.mlp import Linear as Linear
+from understudy.networks.residual import SimBa as SimBa
+from understudy.networks.residual import SimBaV2 as SimBaV2

@@ -16,7 +16,9 @@ from understudy.networks.encoders import (
 )
 from understudy.networks.ensembles import Critics, ensemble
 from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateValue
-from understudy.networks.mlp import INITIALIZERS, MLP, Linear, scaled
+from understudy.networks.mlp import MLP, Initializer, Linear, scaled
+from understudy.networks.projection import project_weights
+from understudy.networks.residual import RESIDUAL
 from understudy.types import ConfigError, Discrete, Key, Spec, Tree
 
 STREAM_SIZE = 512  # of dueling streams, if there are no hidden layers to take the size from
@@ -44,9 +46,9 @@ def make_actor(
     make = networks.actor_encoder
     encoder, features = _make_hidden(make, sizes, inputs, encoder_key, config, layer_norm=False)
     outputs = kind.outputs_per_size * spec.action.size
-    head = Linear(features, outputs, head_key, scaled(config.initialization, gain))
-    actor = kind(encoder, head, **(settings or {}))
-    return with_observation_encoder(actor, observation_encoder)
+    head = Linear(features, outputs, head_key, _head_initializer(config, gain))
+    actor = with_observation_encoder(kind(encoder, head, **(settings or {})), observation_encoder)
+    return project_weights(actor) if config.unit_weights else actor
 
 
 def make_critics(
@@ -64,7 +66,7 @@ def make_critics(
     outputs = spec.action.size if discrete else 1
     inputs = inputs if discrete else inputs + spec.action.size
     sizes = _sizes(config.critic_hidden_sizes, config)
-    make_linear = partial(Linear, initializer=INITIALIZERS[config.initialization])
+    make_linear = partial(Linear, initializer=_head_initializer(config, gain=None))
     make_hidden = partial(_make_hidden, config=config, layer_norm=config.layer_norm)
 
     def make(key: Key) -> QCritic | QValues:
@@ -83,6 +85,7 @@ def make_critics(
         return DuelingQValues(encoder, (streams[0], streams[1]), value, advantage)
 
     critics = ensemble(make_dueling if dueling else make, config.num_critics, key)
+    critics = project_weights(critics) if config.unit_weights else critics
     if isinstance(observation_encoder, ObservationEncoder):
         return Critics(observation_encoder, critics)
     return critics
@@ -127,6 +130,9 @@ def _make_hidden(
 ) -> tuple[Any, int]:
     """Make hidden layers, by the user's `make` if there is one; also return the number of
     features."""
+    if make is None and config.network != "mlp":
+        body = RESIDUAL[config.network]
+        return body(inputs, sizes, key, activation=config.activation), sizes[-1]
     if make is None:
         names = {"activation": config.activation, "initialization": config.initialization}
         return MLP(inputs, sizes, key, layer_norm=layer_norm, **names), (inputs, *sizes)[-1]
@@ -135,6 +141,13 @@ def _make_hidden(
     if len(probe.shape) != 2 or probe.shape[0] != 1:
         raise ConfigError(f"an encoder must map [{inputs}] to [features], got {probe.shape[1:]}")
     return encoder, probe.shape[1]
+
+
+def _head_initializer(config: Any, gain: int | float | None) -> Initializer:
+    """Return how a head's weights start. The papers of residual networks have a gain of 1."""
+    if config.network == "mlp":
+        return scaled(config.initialization, gain)
+    return scaled("orthogonal", 1.0)
 
 
 def _sizes(own: tuple[int, ...] | None, config: Any) -> tuple[int, ...]:

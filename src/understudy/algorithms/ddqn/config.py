@@ -47,6 +47,8 @@ class DDQNConfig(OffPolicyConfig):
         problems = super().contradictions()
         if self.actor_trains_encoder or not self.share_encoder:
             problems.append("share_encoder and actor_trains_encoder: DDQN has no actor")
+        if self.dueling and self.network != "mlp":
+            problems.append(f"dueling is for the network mlp, not {self.network}")
         if self.final_epsilon > self.initial_epsilon:
             problems.append(
                 f"final_epsilon {self.final_epsilon:g} is larger than "
