@@ -262,6 +262,11 @@ def _layer_norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
     return centered / np.sqrt(variance + np.float32(epsilon)) * scale + offset
 
 
+def _unit_norm(x: Any) -> Any:
+    square = (x * x).sum(axis=-1, keepdims=True)
+    return x / np.sqrt(np.maximum(square, np.float32(1e-12)))
+
+
 def _sigmoid(x: Any) -> Any:
     return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x))  # exp(-x) would overflow
 
@@ -339,6 +344,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "columns": lambda x, start, end: x[..., start:end],
     "dense": lambda x, weight, bias: np.dot(x, weight) + bias,
     "layer_norm": _layer_norm,
+    "unit_norm": _unit_norm,
+    "interpolate": lambda x, target, rate: x + rate * (target - x),
     "standardize": lambda x, mean, deviation: (x - mean) / deviation,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "scale": _scale,

@@ -68,6 +68,12 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "MPO": ("mpo", LOPSIDED, dict(normalize_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
     "PQN": ("pqn", CHOICE, dict(initial_epsilon=0.4)),
+    "SAC, SimBa": (
+        "sac",
+        LOPSIDED,
+        dict(network="simba", hidden_sizes=(4, 4), normalize_observations=True, activation="silu"),
+    ),
+    "TD3, SimBaV2": ("td3", ROUGH, dict(network="simbav2", hidden_sizes=(6, 6))),
     "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalize_observations=True)),
 }
 SENSING: dict[str, tuple[Any, ...]] = {

@@ -177,6 +177,10 @@ def _gelu(graph: Graph, x: str) -> None:
     graph.add("Mul", graph.add("Mul", x, _number(graph, 0.5)), gate)
 
 
+def _interpolate(graph: Graph, x: str, target: str, rate: str) -> None:
+    graph.add("Add", x, graph.add("Mul", rate, graph.add("Sub", target, x)))
+
+
 def _stack(graph: Graph, *values: str) -> None:
     columns = [graph.add("Unsqueeze", value, _integers(graph, -1)) for value in values]
     graph.add("Concat", *columns, axis=-1)
@@ -241,6 +245,7 @@ OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "argmax": ("ArgMax", {"axis": -1, "keepdims": 0}),
     "concat": ("Concat", {"axis": -1}),
     "layer_norm": ("LayerNormalization", {"axis": -1}),
+    "unit_norm": ("LpNormalization", {"axis": -1, "p": 2}),
 }
 for _name in ("relu", "tanh", "elu", "sigmoid", "add", "mean"):
     OPERATORS[_name] = (_name.capitalize(), {})
@@ -260,6 +265,7 @@ COMPOSED: dict[str, Callable[..., object]] = {
     "unravel": _unravel,
     "silu": lambda graph, x: graph.add("Mul", x, graph.add("Sigmoid", x)),
     "gelu": _gelu,
+    "interpolate": _interpolate,
     "center": lambda graph, x: graph.add(
         "Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1)
     ),
