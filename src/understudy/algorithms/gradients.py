@@ -1,6 +1,7 @@
 """Parts of the gradients of several algorithms."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,16 @@ from understudy.networks.encoders import (
     share_encoder,
     with_observation_encoder,
 )
-from understudy.networks.ensembles import encode_shared, ensemble_size, select_critics
+from understudy.networks.ensembles import (
+    drop_units,
+    encode_shared,
+    ensemble_size,
+    select_critics,
+    without_dropout,
+)
 from understudy.types import History, Key, Metrics, Scalar, Tree
 
+DROPOUT = 2**30  # derives the key of dropout: no split of the key gives the same
 Part = tuple[Tree, Metrics]  # gradients, and metrics
 ActorLoss = Callable[[Any, Any], tuple[Scalar, Any]]  # actor, batch -> its loss, and extras
 
@@ -55,6 +63,18 @@ def encode_online(critics: Any, batch: Any) -> Online:
     return Online(batch, critic, next_critic, pull_back)
 
 
+def with_dropout(state: TrainState, config: Any, batch: Any, key: Key) -> TrainState:
+    """Return the state with dropout in the critics and in their targets, which drop other units.
+    The gradient of the critics that `differentiate_critic` returns is that of the state itself."""
+    if not config.critic_dropout:
+        return state
+    online_key, target_key = jax.random.split(jax.random.fold_in(key, DROPOUT))
+    drop = partial(drop_units, rate=config.critic_dropout, row=batch.row)
+    params = state.params._replace(critic=drop(state.params.critic, key=online_key))
+    targets = state.targets._replace(critic=drop(state.targets.critic, key=target_key))
+    return state._replace(params=params, targets=targets)
+
+
 def target_networks(
     state: TrainState, batch: Any, critic_subset: int | None, key: Key
 ) -> tuple[Any, Tree, Any]:
@@ -82,11 +102,13 @@ def differentiate_critic(
 ) -> tuple[Any, Aux]:
     """Return the gradient of `loss_function(critic, batch, target, *arguments)`, which returns a
     loss and TD errors, with the critics' metrics and the rows' priorities."""
-    differentiate = jax.value_and_grad(loss_function, has_aux=True)
+    # Integers among the leaves are those of dropout.
+    differentiate = jax.value_and_grad(loss_function, has_aux=True, allow_int=True)
     (loss, error), gradient = differentiate(online.critic, online.batch, target, *arguments)
     q_mean = mean_over_steps(target + error, online.batch.weight)
     metrics = {"critic_loss": loss, "q_mean": q_mean}
-    return online.pull_back(gradient), Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
+    gradient = online.pull_back(without_dropout(gradient))
+    return gradient, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))
 
 
 def join_gradients(

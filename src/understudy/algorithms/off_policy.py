@@ -111,6 +111,8 @@ class OffPolicyConfig(Config):
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the critics."""
+    critic_dropout: float = setting(0.0, at_least=0.0, at_most=0.9)
+    """Share of the hidden units of critics that is dropped in losses, before LayerNorm (DroQ)."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights are initialized."""
     project_weights: bool = setting(False)
@@ -203,7 +205,8 @@ class OffPolicyConfig(Config):
     def _network_problems(self) -> list[str]:
         if self.network == "mlp":
             return []
-        problems = ["layer_norm is for the network mlp"] if self.layer_norm else []
+        plain = ("layer_norm", "critic_dropout")
+        problems = [f"{name} is for the network mlp" for name in plain if getattr(self, name)]
         for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
             sizes = getattr(self, name, None)
             if sizes is not None and len(set(sizes)) != 1:

@@ -1,19 +1,23 @@
 """Critics: several networks of one shape as one pytree with a leading axis."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int32, Shaped
 
+from understudy.networks.custom import PerSample
+from understudy.networks.dropout import Dropout
 from understudy.networks.encoders import (
     Features,
     SharedEncoder,
     encode_each,
     with_observation_encoder,
 )
+from understudy.networks.mlp import MLP
 from understudy.types import Key, Observation, Tree
 
 
@@ -75,9 +79,41 @@ def select_critics(critics: Tree, index: Any) -> Tree:
     return Critics(critics.observation_encoder, selected)
 
 
+def drop_units(critics: Tree, rate: float, key: Key, row: Int32[Array, " batch"]) -> Tree:
+    """Return critics whose hidden layers drop random units of these rows, other units in each
+    critic. Users' own layers stay as they are."""
+
+    parts, structure = jax.tree.flatten(critics, is_leaf=_is_hidden)
+    for place, part in enumerate(parts):
+        if isinstance(part, MLP):
+            keys = jax.random.split(jax.random.fold_in(key, place), ensemble_size(critics))
+            dropout = jax.vmap(partial(Dropout, row=row, rate=rate))(keys)
+            parts[place] = _replace_dropout(part, dropout)
+    return jax.tree.unflatten(structure, parts)
+
+
+def without_dropout(critics: Tree) -> Tree:
+    """Return critics, or their gradients, as they were before `drop_units`."""
+
+    def remove(part: Tree) -> Tree:
+        return _replace_dropout(part, None) if isinstance(part, MLP) else part
+
+    return jax.tree.map(remove, critics, is_leaf=_is_hidden)
+
+
 def ensemble_size(critics: Tree) -> int:
     """Return the number of critics."""
     return len(jax.tree.leaves(_stacked(critics))[0])
+
+
+def _is_hidden(part: Tree) -> bool:
+    return isinstance(part, MLP | PerSample)
+
+
+def _replace_dropout(mlp: MLP, dropout: Dropout | None) -> MLP:
+    return eqx.tree_at(
+        lambda mlp: mlp.dropout, mlp, dropout, is_leaf=lambda part: part is mlp.dropout
+    )
 
 
 def _stacked(critics: Tree) -> Tree:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from understudy.networks.dropout import Dropout
 from understudy.types import Key
 
 Weights = Float[Array, "inputs outputs"]
@@ -110,10 +111,12 @@ class LayerNorm(eqx.Module):
 
 @final
 class MLP(eqx.Module):
-    """Hidden layers with an activation after each, and optionally LayerNorm before it."""
+    """Hidden layers with an activation after each, and optionally dropout and LayerNorm before
+    it."""
 
     layers: tuple[Linear, ...]
     norms: tuple[LayerNorm, ...]
+    dropout: Dropout | None  # while a loss is computed, if at all
     activation: str = eqx.field(static=True)
 
     def __init__(
@@ -133,6 +136,7 @@ class MLP(eqx.Module):
             Linear(sizes[i], sizes[i + 1], keys[i], initializer) for i in range(len(hidden_sizes))
         )
         self.norms = tuple(LayerNorm(size) for size in hidden_sizes) if layer_norm else ()
+        self.dropout = None
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
@@ -152,5 +156,6 @@ class MLP(eqx.Module):
         activation = ACTIVATIONS[self.activation]
         for index in range(len(self.layers)):
             x = self.layers[index](x) if index else x
+            x = x if self.dropout is None else self.dropout(x, index)
             x = activation(self.norms[index](x) if self.norms else x)
         return x

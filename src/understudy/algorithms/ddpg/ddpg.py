@@ -14,6 +14,7 @@ from understudy.algorithms.gradients import (
     encode_online,
     join_gradients,
     target_networks,
+    with_dropout,
 )
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.train_state import ActorCritic, TrainState
@@ -69,6 +70,7 @@ class DDPG(Algorithm):
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it."""
+        state = with_dropout(state, self.config, batch, key)
         addon_key, subset_key = jax.random.split(key)
         target = losses.critic_target(
             *target_networks(state, batch, self.config.critic_subset, subset_key)

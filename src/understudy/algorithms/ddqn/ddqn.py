@@ -10,7 +10,12 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
-from understudy.algorithms.gradients import differentiate_critic, encode_online, sample_critics
+from understudy.algorithms.gradients import (
+    differentiate_critic,
+    encode_online,
+    sample_critics,
+    with_dropout,
+)
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks.build import make_critics
@@ -68,6 +73,7 @@ class DDQN(Algorithm):
 
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """The key draws a subset of the critics, which is the same for every row."""
+        state = with_dropout(state, self.config, batch, key)
         online = encode_online(state.params.critic, batch)
         critics = sample_critics(state.targets.critic, self.config.critic_subset, key)
         target = losses.critic_target(online.next_critic, critics, batch)

@@ -17,6 +17,7 @@ from understudy.algorithms.gradients import (
     join_gradients,
     mean_over_steps,
     target_networks,
+    with_dropout,
 )
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
@@ -88,6 +89,7 @@ class MPO(Algorithm):
 
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: networks and duals take one step each."""
+        state = with_dropout(state, self.config, batch, key)
         here, there, addon_key, subset_key = jax.random.split(key, 4)
         target_actor, critics, encoded = target_networks(
             state, batch, self.config.critic_subset, subset_key

@@ -18,6 +18,7 @@ from understudy.algorithms.gradients import (
     join_gradients,
     mean_over_steps,
     sample_critics,
+    with_dropout,
 )
 from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
@@ -88,6 +89,7 @@ class SAC(Algorithm):
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
+        state = with_dropout(state, self.config, batch, key)
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         temperature = self.temperature(state)
         online = encode_online(state.params.critic, batch)

@@ -12,6 +12,7 @@ from understudy.algorithms.gradients import (
     encode_online,
     join_gradients,
     target_networks,
+    with_dropout,
 )
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.td3 import losses
@@ -58,6 +59,7 @@ class TD3(Algorithm):
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it. A delayed actor costs nothing."""
+        state = with_dropout(state, self.config, batch, key)
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         target = losses.critic_target(
             *target_networks(state, batch, self.config.critic_subset, subset_key),
