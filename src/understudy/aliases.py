@@ -41,7 +41,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "C51": {"DDQN": "its critics are not distributional"},
     "RAINBOW": {"DDQN": "with dueling, prioritized and n_step"},
     "REDQ": {"SAC": "with num_critics, critic_subset and updates_per_step"},
-    "DROQ": {"SAC": "with layer_norm and updates_per_step"},
+    "DROQ": {"SAC": "with critic_dropout, layer_norm and updates_per_step"},
     "TQC": {"SAC": "its critics are not distributional"},
     "CROSSQ": {"SAC": "with its target networks"},
     "D4PG": {"DDPG": "its critic is not distributional"},

@@ -96,8 +96,8 @@ class OffPolicyConfig(Config):
     max_grad_norm: float | None = setting(None, above=0.0)
     """Clip each network's gradient to this global norm (default: off)."""
     network: str = setting("mlp", choices=("mlp", "simba", "simbav2"))
-    """The hidden layers: mlp is plain ones; simba and simbav2 have a residual block of that width
-    for each of the sizes, which must be equal."""
+    """The kind of hidden layers. simba and simbav2 have one residual block for each of the hidden
+    sizes, which are its width and must be equal."""
     hidden_sizes: tuple[int, ...] = setting((256, 256), at_least=1)
     """Hidden layers of every network without sizes of its own."""
     critic_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
@@ -112,7 +112,7 @@ class OffPolicyConfig(Config):
     layer_norm: bool = setting(False)
     """LayerNorm before each activation of the critics."""
     critic_dropout: float = setting(0.0, at_least=0.0, at_most=0.9)
-    """Share of the hidden units of critics that is dropped in losses, before LayerNorm (DroQ)."""
+    """Share of the critics' hidden units that losses set to zero, before LayerNorm (DroQ)."""
     initialization: str = setting("kaiming", choices=("he", "kaiming", "orthogonal"))
     """How weights are initialized."""
     project_weights: bool = setting(False)
