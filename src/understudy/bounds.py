@@ -61,7 +61,7 @@ def _result_size(operation: str, values: Sequence[Any], settings: Mapping[str, A
         return _padded_size(first, int(settings["size"])) * 2
     if operation == "unravel":
         return sizes[0] * len(settings["choices"])
-    if operation in ("part", "image", "columns", "flatten", "reshape"):
+    if operation in ("part", "image", "columns", "flatten", "reshape", "expectation"):
         return sizes[0]
     return math.prod(np.broadcast_shapes(*(np.shape(value) for value in values)))
 

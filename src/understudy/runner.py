@@ -332,6 +332,13 @@ def _lstm(memory: Any, projected: Any, recurrent: Any) -> Any:
     return np.concatenate([_sigmoid(gates[3]) * np.tanh(kept), kept], axis=-1)
 
 
+def _expectation(logits: Any, atoms: Any) -> Any:
+    """Return the mean of a categorical distribution over the atoms, for each choice."""
+    each = logits.reshape(*logits.shape[:-1], -1, len(atoms))
+    weights = np.exp(each - each.max(axis=-1, keepdims=True))
+    return np.dot(weights, atoms) / weights.sum(axis=-1)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "part": _part,
     "image": _image,
@@ -359,6 +366,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "mean": lambda *values: sum(values) / np.float32(len(values)),
     "center": lambda x: x - x.mean(axis=-1, keepdims=True),
+    "expectation": _expectation,
     # The deviation of a linear function of features whose weights are random.
     "spread": lambda features, variances: np.sqrt(np.dot(features * features, variances)),
     "argmax": lambda x: np.argmax(x, axis=-1),

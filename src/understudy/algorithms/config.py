@@ -46,6 +46,7 @@ def setting(
 
 encoder_setting = partial(setting, topic="seeing and remembering")
 optimizer_setting = partial(setting, topic="optimizer")
+critic_setting = partial(setting, topic="distributional critics")
 
 OPTIMIZERS = ("adam", "adamw", "rmsprop")
 
@@ -300,6 +301,13 @@ def check_optimizer(config: Any) -> list[str]:
     if config.adam_beta1 == 1.0 or config.adam_beta2 == 1.0:
         problems.append("adam_beta1 and adam_beta2 must be below 1")
     return problems
+
+
+def check_rewards(config: Any) -> list[str]:
+    """Return the problems between the settings of reward normalization."""
+    if config.return_limit is not None and not config.normalize_rewards:
+        return ["return_limit bounds normalized rewards: it needs normalize_rewards"]
+    return []
 
 
 def anneal_learning_rates(config: Config) -> dict[str, Schedule]:

@@ -23,9 +23,13 @@ from understudy.networks.ensembles import (
     drop_units,
     encode_shared,
     ensemble_size,
+    return_form,
+    return_parameters,
     select_critics,
     without_dropout,
 )
+from understudy.ops.return_distributions import Returns
+from understudy.ops.targets import Target, mean_target
 from understudy.types import History, Key, Metrics, Scalar, Tree
 
 DROPOUT = 2**30  # derives the key of dropout: no split of the key gives the same
@@ -97,15 +101,30 @@ def sample_critics(critics: Tree, count: int | None, key: Key) -> Tree:
     return select_critics(critics, drawn)
 
 
+def distributional_loss(
+    critics: Tree, batch: Any, target: Returns
+) -> tuple[Scalar, Float[Array, "critics batch"]]:
+    """The distance of each critic's distribution of returns from the target, by cross-entropy or by
+    the quantile Huber loss, summed over critics, averaged over the batch. Errors are of means."""
+    form = return_form(critics)
+    assert form is not None
+    parameters = return_parameters(critics, batch.observation, batch.action)
+    loss = jnp.sum(jnp.mean(batch.weight * form.loss(parameters, target), axis=-1))
+    return loss, form.mean(parameters) - target.mean
+
+
 def differentiate_critic(
-    loss_function: Callable[..., Any], online: Online, target: Array, *arguments: Any
+    loss_function: Callable[..., Any], online: Online, target: Target, *arguments: Any
 ) -> tuple[Any, Aux]:
     """Return the gradient of `loss_function(critic, batch, target, *arguments)`, which returns a
-    loss and TD errors, with the critics' metrics and the rows' priorities."""
+    loss and TD errors, with the critics' metrics and the rows' priorities. Distributional critics
+    have one loss for all algorithms instead."""
+    if isinstance(target, Returns):
+        loss_function, arguments = distributional_loss, ()
     # Integers among the leaves are those of dropout.
     differentiate = jax.value_and_grad(loss_function, has_aux=True, allow_int=True)
     (loss, error), gradient = differentiate(online.critic, online.batch, target, *arguments)
-    q_mean = mean_over_steps(target + error, online.batch.weight)
+    q_mean = mean_over_steps(mean_target(target) + error, online.batch.weight)
     metrics = {"critic_loss": loss, "q_mean": q_mean}
     gradient = online.pull_back(without_dropout(gradient))
     return gradient, Aux(metrics, jnp.mean(jnp.abs(error), axis=0))

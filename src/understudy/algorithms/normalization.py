@@ -16,20 +16,29 @@ from understudy.networks.normalizer import (
     normalize,
     update_statistics,
 )
-from understudy.types import History, Observation, Spec
+from understudy.types import History, Observation, Scalar, Spec
+
+
+class ReturnBound(NamedTuple):
+    """The largest discounted return so far, and what it must not exceed after scaling."""
+
+    largest: Scalar  # of absolute values
+    limit: Scalar
 
 
 class Normalizer(NamedTuple):
     observation: Statistics | None
     returns: Statistics | None
+    bound: ReturnBound | None = None
 
 
 def init_normalizer(config: Any, spec: Spec) -> Normalizer:
     """Make the statistics that the config asks for."""
-    shape = spec.observation.shape
+    shape, limit = spec.observation.shape, config.return_limit
     return Normalizer(
         observation=initial_statistics(shape) if config.normalize_observations else None,
         returns=initial_statistics(()) if config.normalize_rewards else None,
+        bound=None if limit is None else ReturnBound(jnp.float32(0.0), jnp.float32(limit)),
     )
 
 
@@ -47,6 +56,7 @@ def update_normalizer(
     return Normalizer(
         observation=update(normalizer.observation, observation),
         returns=update(normalizer.returns, open_return),
+        bound=_raised(normalizer.bound, open_return, valid),
     )
 
 
@@ -63,13 +73,26 @@ def normalize_observation(statistics: Statistics | None, observation: Observatio
 def normalize_batch(normalizer: Normalizer, batch: Any) -> Any:
     """Normalize the observations and rewards of a batch or trajectory by the present statistics.
 
-    Rewards are divided by the return's standard deviation and not centered: their sign, and so
-    the best policy, stays."""
+    Rewards are divided by max(σ(G), max|G| / limit), where G are the discounted returns, and not
+    centered: their sign, and so the best policy, stays. Without a limit the divisor is σ(G)."""
     statistics = normalizer.observation
     batch = batch._replace(
         observation=normalize_observation(statistics, batch.observation),
         next_observation=normalize_observation(statistics, batch.next_observation),
     )
     if normalizer.returns is not None:
-        batch = batch._replace(reward=batch.reward / jnp.sqrt(normalizer.returns.variance + 1e-8))
+        divisor = jnp.sqrt(normalizer.returns.variance + 1e-8)
+        if normalizer.bound is not None:
+            divisor = jnp.maximum(divisor, normalizer.bound.largest / normalizer.bound.limit)
+        batch = batch._replace(reward=batch.reward / divisor)
     return batch
+
+
+def _raised(
+    bound: ReturnBound | None, open_return: Float[Array, " envs"], valid: Bool[Array, " envs"]
+) -> ReturnBound | None:
+    """Return the bound after a row of returns."""
+    if bound is None:
+        return None
+    sizes = jnp.where(valid, jnp.abs(open_return), 0.0)
+    return bound._replace(largest=jnp.maximum(bound.largest, jnp.max(sizes)))

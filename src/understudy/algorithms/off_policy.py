@@ -12,6 +12,8 @@ from understudy.algorithms.config import (
     Config,
     anneal_learning_rates,
     check_optimizer,
+    check_rewards,
+    critic_setting,
     encoder_setting,
     memory_width,
     optimizer_setting,
@@ -21,6 +23,7 @@ from understudy.algorithms.optim import Delays
 from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.ensembles import q_of_action
+from understudy.ops.return_distributions import Atoms, Quantiles, ReturnForm
 from understudy.ops.schedules import Schedule, linear
 from understudy.types import Key, Sequences, Spec
 
@@ -122,6 +125,9 @@ class OffPolicyConfig(Config):
     """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
+    return_limit: float | None = setting(None, above=0.0)
+    """With normalize_rewards: divide rewards at least by the largest discounted return so far over
+    this limit; it bounds discounted returns (default: no limit)."""
     prioritized: bool = setting(False)
     """Sample transitions in proportion to their last error, instead of uniformly."""
     priority_exponent: float = setting(0.6, at_least=0.0, at_most=1.0)
@@ -129,6 +135,25 @@ class OffPolicyConfig(Config):
     importance_exponent: float = setting(0.4, at_least=0.0, at_most=1.0, moving=True)
     """How far importance weights correct the priorities' bias; moves linearly to 1 (completely)
     over the run."""
+
+    critic_head: str = critic_setting("scalar", choices=("scalar", "categorical", "quantile"))
+    """What critics predict of the return: its mean, the probabilities of fixed values (C51), or
+    quantiles (QR-DQN, TQC)."""
+    num_atoms: int = critic_setting(101, at_least=2)
+    """Categorical: values of the return, evenly spaced from min_return to max_return."""
+    min_return: float = critic_setting(-10.0)
+    """Categorical: the lowest return that critics can predict, in units of the scaled reward."""
+    max_return: float = critic_setting(10.0)
+    """Categorical: the highest return that critics can predict."""
+    histogram_sigma: float | None = critic_setting(None, above=0.0)
+    """Categorical: learn the histogram of a Gaussian around the target's mean (HL-Gauss), with this
+    standard deviation in distances between atoms; 0.75 in its paper (default: C51's projection of
+    the whole target)."""
+    num_quantiles: int = critic_setting(25, at_least=1)
+    """Quantile: quantiles per critic."""
+    drop_quantiles: int = critic_setting(2, at_least=0)
+    """Quantile: largest quantiles per critic that targets leave out (TQC), of those of all critics
+    together; 0 is QR-DQN."""
 
     optimizer: str = optimizer_setting("adam", choices=OPTIMIZERS)
     """The optimizer of all networks."""
@@ -173,7 +198,7 @@ class OffPolicyConfig(Config):
     share of its mean error."""
 
     def contradictions(self) -> list[str]:
-        problems = check_optimizer(self) + self._network_problems()
+        problems = check_optimizer(self) + check_rewards(self) + self._network_problems()
         if self.prioritized and self.replay_storage in ("host", "disk"):
             problems.append(
                 "prioritized replay is kept on the device: replay_storage must be auto or device, "
@@ -192,6 +217,15 @@ class OffPolicyConfig(Config):
             problems.append("actor_trains_encoder has no use without share_encoder")
         if self.n_step >= self.buffer_size:
             problems.append(f"n_step {self.n_step} must be below buffer_size {self.buffer_size}")
+        if self.min_return >= self.max_return:
+            problems.append(
+                f"min_return {self.min_return:g} must be below max_return {self.max_return:g}"
+            )
+        if self.critic_head == "quantile" and self.drop_quantiles >= self.num_quantiles:
+            problems.append(
+                f"drop_quantiles {self.drop_quantiles} must be below num_quantiles "
+                f"{self.num_quantiles}"
+            )
         for name, limit, effect in (
             ("batch_size", "buffer_size", ""),
             ("min_buffer_size", "buffer_size", ": no update would ever happen"),
@@ -231,6 +265,15 @@ class OffPolicyConfig(Config):
         return Delays(self.policy_delay, self.target_update_interval)
 
     @property
+    def return_form(self) -> ReturnForm | None:
+        """The distribution of returns that critics predict; None for scalar critics."""
+        if self.critic_head == "categorical":
+            return Atoms(self.min_return, self.max_return, self.num_atoms, self.histogram_sigma)
+        if self.critic_head == "quantile":
+            return Quantiles(self.num_quantiles, self.drop_quantiles)
+        return None
+
+    @property
     def memory_width(self) -> int:
         """The length of a recurrent state; 0 without a cell."""
         return memory_width(self.memory, self.memory_size)
@@ -268,7 +311,9 @@ def init_actor_and_critics(
     config, networks = algorithm.config, algorithm.networks
     share = config.share_encoder
     actor = make_actor(kind, spec, config, networks, actor_key, share=share, settings=settings)
-    return ActorCritic(actor, make_critics(spec, config, networks, critic_key)), key
+    form = config.return_form
+    critics = make_critics(spec, config, networks, critic_key, distribution=form)
+    return ActorCritic(actor, critics), key
 
 
 def q_values(

@@ -14,6 +14,7 @@ from understudy.algorithms.config import (
     Config,
     anneal_learning_rates,
     check_optimizer,
+    check_rewards,
     encoder_setting,
     memory_width,
     optimizer_setting,
@@ -91,6 +92,9 @@ class RolloutConfig(Config):
     """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(False)
     """Divide rewards by the running standard deviation of the discounted return."""
+    return_limit: float | None = setting(None, above=0.0)
+    """With normalize_rewards: divide rewards at least by the largest discounted return so far over
+    this limit; it bounds discounted returns (default: no limit)."""
 
     optimizer: str = optimizer_setting("rmsprop", choices=OPTIMIZERS)
     """The optimizer of all networks."""
@@ -119,7 +123,7 @@ class RolloutConfig(Config):
     """Features of the recurrent cell."""
 
     def contradictions(self) -> list[str]:
-        return check_optimizer(self)
+        return check_optimizer(self) + check_rewards(self)
 
     def schedules(self) -> dict[str, Schedule]:
         return anneal_learning_rates(self) if self.anneal_learning_rate else {}

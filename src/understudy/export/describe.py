@@ -5,6 +5,7 @@ import itertools
 import json
 from typing import Any, final
 
+import equinox as eqx
 import numpy as np
 
 from understudy import networks
@@ -14,6 +15,7 @@ from understudy.networks import cnn, encoders, heads, mlp, projection, rnn
 from understudy.networks.custom import PerSample
 from understudy.networks.ensembles import ensemble_size, select_critics
 from understudy.networks.residual import SHIFT
+from understudy.ops.return_distributions import Atoms, Quantiles, ReturnForm
 from understudy.runner import Description, Node
 from understudy.state_dict import state_dict
 from understudy.types import CheckpointError, ConfigError, Continuous, Discrete, Joint, Spec
@@ -297,7 +299,8 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
     name = f"critic.{place}"
     features = graph.encode(x, critic.encoder, f"{name}.encoder")
     if isinstance(critic, networks.QValues):
-        return graph.dense(features, critic.head, f"{name}.head")
+        head = graph.dense(features, _mean_head(critic.head, critic.distribution), f"{name}.head")
+        return _mean_return(graph, head, critic.distribution, name)
     if not isinstance(critic, networks.DuelingQValues):
         raise ConfigError(
             f"a policy file cannot express a critic of type '{type(critic).__name__}'"
@@ -306,9 +309,39 @@ def _q_values(critic: Any, graph: Graph, x: str, place: int) -> str:
         graph.encode(features, stream, f"{name}.{part}.encoder")
         for part, stream in zip(("value", "advantage"), critic.streams, strict=True)
     ]
-    value = graph.dense(streams[0], critic.value, f"{name}.value")
-    advantage = graph.dense(streams[1], critic.advantage, f"{name}.advantage")
+    form, heads = critic.distribution, (critic.value, critic.advantage)
+    if isinstance(form, Atoms):  # V + A − mean(A) for each atom: one linear map of the features
+        each, choices = np.eye(form.size), len(critic.advantage.bias) // form.size
+        centered = np.eye(choices) - 1.0 / choices
+        maps = np.tile(each, choices), np.kron(centered, each)
+        heads = [_followed_by(head, matrix) for head, matrix in zip(heads, maps, strict=True)]
+    heads = [_mean_head(head, form) for head in heads]
+    value = graph.dense(streams[0], heads[0], f"{name}.value")
+    advantage = graph.dense(streams[1], heads[1], f"{name}.advantage")
+    if isinstance(form, Atoms):
+        return _mean_return(graph, graph.add("add", value, advantage), form, name)
     return graph.add("add", value, graph.add("center", advantage))
+
+
+def _mean_head(head: networks.Linear, form: ReturnForm | None) -> networks.Linear:
+    """Return a head that computes the mean of the quantiles of each choice; others stay."""
+    if not isinstance(form, Quantiles):
+        return head
+    mean = np.full((form.size, 1), 1.0 / form.size)
+    return _followed_by(head, np.kron(np.eye(len(head.bias) // form.size), mean))
+
+
+def _mean_return(graph: Graph, outputs: str, form: ReturnForm | None, name: str) -> str:
+    """Add the mean of the categorical distribution of each choice, if outputs are its logits."""
+    if not isinstance(form, Atoms):
+        return outputs
+    return graph.add("expectation", outputs, graph.keep(f"{name}.atoms", form.values))
+
+
+def _followed_by(layer: networks.Linear, matrix: np.ndarray) -> networks.Linear:
+    """Return the linear layer that computes `layer` and then the matrix."""
+    arrays = [(np.asarray(x) @ matrix).astype(np.float32) for x in (layer.weight, layer.bias)]
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, tuple(arrays))
 
 
 def _map_actions(graph: Graph, x: str, spec: Spec) -> str:

@@ -230,6 +230,12 @@ def _lstm(graph: Graph, memory: str, projected: str, recurrent: str) -> None:
     graph.add("Concat", hidden, cell, axis=-1)
 
 
+def _expectation(graph: Graph, logits: str, atoms: str) -> None:
+    shape = _integers(graph, 0, -1, len(graph.arrays[atoms]))  # 0: the batch as it is
+    each = graph.add("Softmax", graph.add("Reshape", logits, shape), axis=-1)
+    graph.add("MatMul", each, atoms)
+
+
 def _unravel(graph: Graph, x: str, choices: list[int]) -> None:
     weights = [math.prod(choices[place + 1 :]) for place in range(len(choices))]
     column = graph.add("Unsqueeze", x, _integers(graph, -1))
@@ -269,6 +275,7 @@ COMPOSED: dict[str, Callable[..., object]] = {
     "center": lambda graph, x: graph.add(
         "Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1)
     ),
+    "expectation": _expectation,
     "stack": _stack,
     "reshape": lambda graph, x, shape: graph.add("Reshape", x, _integers(graph, -1, *shape)),
 }

@@ -19,6 +19,7 @@ from understudy.networks.heads import DuelingQValues, QCritic, QValues, StateVal
 from understudy.networks.mlp import MLP, Initializer, Linear, scaled
 from understudy.networks.projection import project_weights
 from understudy.networks.residual import RESIDUAL
+from understudy.ops.return_distributions import ReturnForm
 from understudy.types import ConfigError, Discrete, Key, Spec, Tree
 
 STREAM_SIZE = 512  # of dueling streams, if there are no hidden layers to take the size from
@@ -52,10 +53,16 @@ def make_actor(
 
 
 def make_critics(
-    spec: Spec, config: Any, networks: Networks, key: Key, dueling: bool = False
+    spec: Spec,
+    config: Any,
+    networks: Networks,
+    key: Key,
+    dueling: bool = False,
+    distribution: ReturnForm | None = None,
 ) -> Tree:
     """Make `config.num_critics` independently initialized critics, stacked: Q(s, a) of continuous
-    actions, Q(s, ·) of discrete ones.
+    actions, Q(s, ·) of discrete ones. With a `distribution` of returns, heads return its parameters
+    in place of each value.
 
     With `dueling`, value and advantages each have a last hidden layer of their own; a user's
     encoder replaces the layers before it. Without hidden layers each stream has one of 512 units,
@@ -63,7 +70,8 @@ def make_critics(
     """
     observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key)
     discrete = isinstance(spec.action, Discrete)
-    outputs = spec.action.size if discrete else 1
+    size = 1 if distribution is None else distribution.size
+    outputs = spec.action.size * size if discrete else size
     inputs = inputs if discrete else inputs + spec.action.size
     sizes = _sizes(config.critic_hidden_sizes, config)
     make_linear = partial(Linear, initializer=_head_initializer(config, gain=None))
@@ -73,7 +81,7 @@ def make_critics(
         encoder_key, head_key = jax.random.split(key)
         encoder, features = make_hidden(networks.critic_encoder, sizes, inputs, encoder_key)
         kind = QValues if discrete else QCritic
-        return kind(encoder, make_linear(features, outputs, head_key))
+        return kind(encoder, make_linear(features, outputs, head_key), distribution)
 
     def make_dueling(key: Key) -> DuelingQValues:
         encoder_key, value_key, advantage_key, head_key = jax.random.split(key, 4)
@@ -81,8 +89,8 @@ def make_critics(
         width = sizes[-1] if sizes else STREAM_SIZE
         stream_keys, head_keys = (value_key, advantage_key), jax.random.split(head_key)
         streams = [make_hidden(None, (width,), features, own)[0] for own in stream_keys]
-        value, advantage = map(partial(make_linear, width), (1, outputs), head_keys)
-        return DuelingQValues(encoder, (streams[0], streams[1]), value, advantage)
+        value, advantage = map(partial(make_linear, width), (size, outputs), head_keys)
+        return DuelingQValues(encoder, (streams[0], streams[1]), value, advantage, distribution)
 
     critics = ensemble(make_dueling if dueling else make, config.num_critics, key)
     critics = project_weights(critics) if config.unit_weights else critics

@@ -18,6 +18,8 @@ from understudy.networks.encoders import (
     with_observation_encoder,
 )
 from understudy.networks.mlp import MLP
+from understudy.ops.return_distributions import ReturnForm, Returns
+from understudy.ops.targets import pessimistic
 from understudy.types import Key, Observation, Tree
 
 
@@ -59,7 +61,7 @@ def evaluate_ensemble(
 
 def q_of_action(
     critics: Tree, observation: Observation, action: Shaped[Array, "batch *action"]
-) -> Float[Array, "critics batch"]:
+) -> Float[Array, "critics *rows"]:
     """Return Q(s, a). A continuous action is an input of the critics, a discrete one an index into
     their output. (The index is a masked sum: the gradient of a gather would be a slow scatter.)"""
     if jnp.issubdtype(action.dtype, jnp.floating):
@@ -67,6 +69,38 @@ def q_of_action(
     q = evaluate_ensemble(critics, observation)
     taken = action[:, None] == jnp.arange(q.shape[-1])
     return jnp.sum(jnp.where(taken, q, 0.0), axis=-1)
+
+
+def return_form(critics: Tree) -> ReturnForm | None:
+    """Return what distribution of returns the critics predict; None for scalar critics."""
+    return getattr(_stacked(critics), "distribution", None)
+
+
+def return_parameters(
+    critics: Tree, observation: Observation, action: Shaped[Array, "batch *action"] | None = None
+) -> Float[Array, "critics batch *rows"]:
+    """Return the parameters of every critic's distribution of returns, for an action; without one,
+    for each choice."""
+    is_input = action is not None and jnp.issubdtype(action.dtype, jnp.floating)
+    inputs, encoded = (action,) if is_input else (), encode(critics, observation)
+    each = jax.vmap(lambda critic: critic.return_parameters(encoded, *inputs))(_stacked(critics))
+    if action is None or is_input:
+        return each
+    taken = action[:, None] == jnp.arange(each.shape[-2])
+    return jnp.sum(jnp.where(taken[..., None], each, 0.0), axis=-2)
+
+
+def pessimistic_return(
+    critics: Tree, observation: Observation, action: Shaped[Array, "batch *action"] | None = None
+) -> Float[Array, "batch *rows"] | Returns:
+    """Return the lowest estimate of several critics, for an action or for each choice: the minimum
+    of Q, or a distribution of returns."""
+    form = return_form(critics)
+    if form is not None:
+        return form.pessimistic(return_parameters(critics, observation, action))
+    if action is None:
+        return pessimistic(evaluate_ensemble(critics, observation))
+    return pessimistic(q_of_action(critics, observation, action))
 
 
 def select_critics(critics: Tree, index: Any) -> Tree:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from understudy.networks.encoders import Identity
 from understudy.networks.mlp import MLP, Linear
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
+from understudy.ops.return_distributions import ReturnForm
 from understudy.types import ConfigError, Key, Observation
 
 # Bounds of the log standard deviation: wide enough for any policy that still acts, narrow
@@ -175,16 +176,25 @@ class QCritic(Network):
     observation, so that Q can be as nonlinear in the action as in the state. Actions may have one
     more axis than observations: several actions in each state."""
 
+    distribution: ReturnForm | None = eqx.field(static=True, default=None)  # None: a scalar head
+
     def __call__(
         self, observation: Observation, action: Float[Array, "*batch action"]
     ) -> Float[Array, "*batch"]:
+        outputs = self.return_parameters(observation, action)
+        return outputs[..., 0] if self.distribution is None else self.distribution.mean(outputs)
+
+    def return_parameters(
+        self, observation: Observation, action: Float[Array, "*batch action"]
+    ) -> Float[Array, "*batch n"]:
+        """Return the outputs of the head: the parameters of the distribution of returns."""
         state = self.observation_encoder(observation)
         if action.ndim > state.ndim:
             if isinstance(self.encoder, MLP) and self.encoder.layers:
-                return self.head(self.encoder.with_each(state, action))[..., 0]
+                return self.head(self.encoder.with_each(state, action))
             state = jnp.repeat(state[..., None, :], action.shape[-2], axis=-2)
         inputs = jnp.concatenate([state, action], axis=-1)
-        return self.head(self.encoder(inputs))[..., 0]
+        return self.head(self.encoder(inputs))
 
 
 @final
@@ -199,8 +209,16 @@ class StateValue(Network):
 class QValues(Network):
     """observation → the value of each choice."""
 
+    distribution: ReturnForm | None = eqx.field(static=True, default=None)  # None: a scalar head
+
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
-        return self.outputs(observation)
+        if self.distribution is None:
+            return self.outputs(observation)
+        return self.distribution.mean(self.return_parameters(observation))
+
+    def return_parameters(self, observation: Observation) -> Float[Array, "*batch choices n"]:
+        """Return the parameters of the distribution of returns of each choice."""
+        return _by_choice(self.outputs(observation), self.distribution)
 
 
 @final
@@ -208,7 +226,8 @@ class DuelingQValues(eqx.Module):
     """observation → V + A - mean(A): the value of each choice (Wang et al., 2016, eq. 9).
 
     `streams` are the hidden layers that V and A do not share. Two bare linear layers on the same
-    features would be equal to one linear layer.
+    features would be equal to one linear layer. With a distribution of returns, the equation holds
+    for each of its parameters.
     """
 
     observation_encoder: Any = eqx.field(default_factory=Identity, kw_only=True)
@@ -216,12 +235,27 @@ class DuelingQValues(eqx.Module):
     streams: tuple[Any, Any]
     value: Linear
     advantage: Linear
+    distribution: ReturnForm | None = eqx.field(static=True, default=None)  # None: a scalar head
 
     def __call__(self, observation: Observation) -> Float[Array, "*batch choices"]:
-        shared = self.encoder(self.observation_encoder(observation))
-        value = self.value(self.streams[0](shared))
-        advantage = self.advantage(self.streams[1](shared))
+        if self.distribution is not None:
+            return self.distribution.mean(self.return_parameters(observation))
+        value, advantage = self._streams(observation)
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+    def return_parameters(self, observation: Observation) -> Float[Array, "*batch choices n"]:
+        """Return the parameters of the distribution of returns of each choice."""
+        value, advantage = (_by_choice(x, self.distribution) for x in self._streams(observation))
+        return value + advantage - jnp.mean(advantage, axis=-2, keepdims=True)
+
+    def _streams(self, observation: Observation) -> tuple[Array, Array]:
+        shared = self.encoder(self.observation_encoder(observation))
+        return self.value(self.streams[0](shared)), self.advantage(self.streams[1](shared))
+
+
+def _by_choice(outputs: Float[Array, "*batch outputs"], form: ReturnForm | None) -> Array:
+    """Give the outputs of a head an axis of choices: [*batch, choices, parameters]."""
+    return outputs.reshape(*outputs.shape[:-1], -1, 1 if form is None else form.size)
 
 
 def state_dependent_std(

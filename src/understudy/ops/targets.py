@@ -4,7 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from understudy.ops.return_distributions import Returns
 from understudy.types import Tree
+
+Target = Float[Array, " batch"] | Returns  # of scalar critics, and of distributional ones
 
 
 def polyak(target: Tree, online: Tree, tau: Float[Array, ""]) -> Tree:
@@ -13,12 +16,18 @@ def polyak(target: Tree, online: Tree, tau: Float[Array, ""]) -> Tree:
 
 
 def bootstrapped(
-    reward: Float[Array, " batch"],
-    discount: Float[Array, " batch"],
-    next_value: Float[Array, " batch"],
-) -> Float[Array, " batch"]:
+    reward: Float[Array, " batch"], discount: Float[Array, " batch"], next_value: Target
+) -> Target:
     """reward + discount · V(s'). The discount is zero where the episode terminated."""
+    if isinstance(next_value, Returns):
+        value = reward[:, None] + discount[:, None] * next_value.value
+        return Returns(value, next_value.probability)
     return reward + discount * next_value
+
+
+def mean_target(target: Target) -> Float[Array, " batch"]:
+    """Return the mean of a target, which is itself for a scalar critic."""
+    return target.mean if isinstance(target, Returns) else target
 
 
 def pessimistic(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:

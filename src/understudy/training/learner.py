@@ -174,7 +174,7 @@ def minibatch(whole: UpdateInputs, rows: Int32[Array, " rows"], index: Index) ->
 
 def observe(learner: LearnerState, chunk: Chunk) -> LearnerState:
     """Add the steps of a chunk to the running statistics, one after the other, if there are any."""
-    if learner.state.normalizer == (None, None):
+    if all(part is None for part in learner.state.normalizer):
         return learner
     all_lanes = learner.open_return
     own = learner._replace(open_return=get_lanes(chunk, all_lanes))

@@ -7,15 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks import evaluate_ensemble
-from understudy.ops.targets import bootstrapped, pessimistic
+from understudy.networks.ensembles import pessimistic_return
+from understudy.ops.targets import Target, bootstrapped
 from understudy.types import Batch, Scalar
 
 
-def critic_target(target_actor: Any, target_critic: Any, batch: Batch) -> Float[Array, " batch"]:
+def critic_target(target_actor: Any, target_critic: Any, batch: Batch) -> Target:
     """Eq. 5 with the targets of Algorithm 1: r + γ·min Q̄(s', π̄(s')); the paper has one Q̄."""
     next_action = target_actor(batch.next_observation)
-    next_q = evaluate_ensemble(target_critic, batch.next_observation, next_action)
-    return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
+    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    return bootstrapped(batch.reward, batch.discount, next_q)
 
 
 def critic_loss(

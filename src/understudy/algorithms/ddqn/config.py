@@ -15,7 +15,7 @@ class DDQNConfig(OffPolicyConfig):
     """Double deep Q-learning, for discrete actions."""
 
     loss: str = setting("huber", choices=("huber", "squared"))
-    """Cost of an error: half its square; with huber, linear beyond 1."""
+    """Cost of an error of a scalar critic: half its square; with huber, linear beyond 1."""
     dueling: bool = setting(False)
     """Estimate the value of a state and the advantages of actions separately, each with a last
     hidden layer of its own. Without hidden layers each has one of 512 units."""

@@ -51,8 +51,8 @@ class DDQN(Algorithm):
 
     def init_params(self, spec: Spec, key: Key) -> tuple[Params, Key]:
         critic_key, key = jax.random.split(key)
-        dueling = self.config.dueling
-        critic = make_critics(spec, self.config, self.networks, critic_key, dueling)
+        dueling, form = self.config.dueling, self.config.return_form
+        critic = make_critics(spec, self.config, self.networks, critic_key, dueling, form)
         return Params(critic), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:

@@ -7,19 +7,21 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import evaluate_ensemble, q_of_action
-from understudy.ops.targets import bootstrapped, pessimistic
+from understudy.networks.ensembles import evaluate_ensemble, pessimistic_return, q_of_action
+from understudy.ops.return_distributions import huber
+from understudy.ops.targets import Target, bootstrapped
 from understudy.types import Batch, Observation, Scalar
 
 
-def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Float[Array, " batch"]:
+def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Target:
     """Eq. 4 with the target network as the second one: r + γ·Q̄(s', argmax_a Q(s', a)).
 
     With several critics, their mean selects the action, and the minimum of the targets values it.
+    A distributional critic selects by its mean; the target is then a distribution.
     """
     next_action = jnp.argmax(mean_q(critic, batch.next_observation), axis=-1)
-    next_q = q_of_action(target_critic, batch.next_observation, next_action)
-    return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
+    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    return bootstrapped(batch.reward, batch.discount, next_q)
 
 
 def critic_loss(
@@ -36,13 +38,6 @@ def critic_loss(
 
 def squared(error: Float[Array, "..."]) -> Float[Array, "..."]:
     return 0.5 * error**2
-
-
-def huber(error: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Half the square within [−1, 1], beyond it |error| − ½: the gradient is at most 1."""
-    size = jnp.abs(error)
-    inner = jnp.minimum(size, 1.0)
-    return inner * (size - 0.5 * inner)
 
 
 COSTS = {"huber": huber, "squared": squared}

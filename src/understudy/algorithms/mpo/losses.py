@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import evaluate_ensemble, q_of_action
+from understudy.networks.ensembles import pessimistic_return, q_of_action
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.ops.divergences import categorical_kl, gaussian_kls
 from understudy.ops.duals import improved_weights, temperature_dual
-from understudy.ops.targets import bootstrapped, pessimistic
+from understudy.ops.return_distributions import Returns, expected
+from understudy.ops.targets import Target, bootstrapped
 from understudy.types import Batch, Observation, Scalar
 
 Weights = Float[Array, "batch candidates"]
@@ -30,7 +31,11 @@ class Candidates(NamedTuple):
     policy: Any  # Gaussian or Categorical
     action: Float[Array, "batch candidates action"] | None  # as sampled; None for all actions
     log_prior: Weights  # log of the weight of each under the policy
-    q: Weights
+    estimate: Weights | Returns  # Q, or the distribution of returns of each
+
+    @property
+    def q(self) -> Weights:
+        return self.estimate.mean if isinstance(self.estimate, Returns) else self.estimate
 
     @property
     def value(self) -> Float[Array, " batch"]:
@@ -46,19 +51,21 @@ def sample_candidates(
 ) -> Candidates:
     """Sample a Gaussian. Samples may leave the bounds; critics evaluate the clipped actions."""
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
-    q = pessimistic(evaluate_ensemble(critics, observation, jnp.clip(action, -1.0, 1.0)))
-    return Candidates(policy, action, jnp.full(q.shape, -math.log(noise.shape[1])), q)
+    estimate = pessimistic_return(critics, observation, jnp.clip(action, -1.0, 1.0))
+    log_prior = jnp.full(action.shape[:2], -math.log(noise.shape[1]))
+    return Candidates(policy, action, log_prior, estimate)
 
 
 def all_candidates(policy: Categorical, critics: Any, observation: Observation) -> Candidates:
     """Take every action, weighted by its probability."""
-    q = pessimistic(evaluate_ensemble(critics, observation))
-    return Candidates(policy, None, policy.log_probabilities, q)
+    estimate = pessimistic_return(critics, observation)
+    return Candidates(policy, None, policy.log_probabilities, estimate)
 
 
-def critic_target(batch: Batch, following: Candidates) -> Float[Array, " batch"]:
+def critic_target(batch: Batch, following: Candidates) -> Target:
     """r + γ·E[Q̄(s', a')] with a' ~ π̄(s')."""
-    return bootstrapped(batch.reward, batch.discount, following.value)
+    next_value = expected(jnp.exp(following.log_prior), following.estimate)
+    return bootstrapped(batch.reward, batch.discount, next_value)
 
 
 def critic_loss(

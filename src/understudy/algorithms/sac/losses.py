@@ -11,9 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import evaluate_ensemble, q_of_action
+from understudy.networks.ensembles import evaluate_ensemble, pessimistic_return, q_of_action
 from understudy.ops.densities import squashed_gaussian_sample
-from understudy.ops.targets import bootstrapped, pessimistic
+from understudy.ops.return_distributions import expected
+from understudy.ops.targets import Target, bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
 
 # From the values of all critics, [critics, ...], to one value
@@ -31,25 +32,25 @@ def critic_target(
     batch: Batch,
     temperature: Scalar,
     noise: Float[Array, "batch action"],
-) -> Float[Array, " batch"]:
+) -> Target:
     """Eq. 3 inside eq. 5: r + γ·(min Q̄(s', a') − α·log π(a'|s')), with a' ~ π(s')."""
     mean, log_std = actor(batch.next_observation)
     next_action, next_log_prob = squashed_gaussian_sample(mean, log_std, noise)
-    next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation, next_action))
+    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
     soft_value = next_q - temperature * next_log_prob
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 
 def discrete_critic_target(
     actor: Any, target_critic: Any, batch: Batch, temperature: Scalar
-) -> Float[Array, " batch"]:
+) -> Target:
     """Christodoulou's eq. 10: r + γ·Σ_a π(a|s')·(min Q̄(s', a) − α·log π(a|s')).
 
     The minimum is taken for each choice, before the sum."""
     policy = actor(batch.next_observation)
-    next_q = pessimistic(evaluate_ensemble(target_critic, batch.next_observation))
+    next_q = pessimistic_return(target_critic, batch.next_observation)
     soft_q = next_q - temperature * policy.log_probabilities
-    soft_value = jnp.sum(policy.probabilities * soft_q, axis=-1)
+    soft_value = expected(policy.probabilities, soft_q)
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 

@@ -30,7 +30,7 @@ from understudy.ops.densities import (
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
-from understudy.ops.targets import pessimistic
+from understudy.ops.targets import Target, pessimistic
 from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
 
 SMALLEST_TEMPERATURE = 1e-8  # the lower bound of a directly learned temperature
@@ -112,13 +112,14 @@ class SAC(Algorithm):
 
     def _objectives(
         self, state: TrainState, online: Online, temperature: Scalar, key: Key, subset_key: Key
-    ) -> tuple[PerRow, ActorLoss]:
+    ) -> tuple[Target, ActorLoss]:
         """Return the critics' target and the actor's loss: expectations over discrete actions, one
         sample for every row of continuous ones. (The actor's class is known at trace time.)"""
         batch, critic, subset = online.batch, state.params.critic, self.config.critic_subset
         actor = share_encoder(state.params.actor, online.next_critic)
         targets = sample_critics(state.targets.critic, subset, subset_key)
-        reduction = pessimistic if subset is None else losses.average
+        averages = subset is not None or self.config.critic_head == "quantile"
+        reduction = losses.average if averages else pessimistic
         if isinstance(actor, CategoricalActor):
             target = losses.discrete_critic_target(actor, targets, batch, temperature)
             return target, lambda actor, batch: losses.discrete_actor_loss(

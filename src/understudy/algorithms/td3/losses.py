@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks import evaluate_ensemble
-from understudy.ops.targets import bootstrapped, pessimistic
+from understudy.networks.ensembles import pessimistic_return
+from understudy.ops.targets import Target, bootstrapped
 from understudy.types import Batch, Scalar
 
 
@@ -18,15 +19,15 @@ def critic_target(
     policy_noise: Scalar,
     noise_clip: Scalar,
     noise: Float[Array, "batch action"],
-) -> Float[Array, " batch"]:
+) -> Target:
     """Eq. 14 with eq. 10: r + γ·min Q̄(s', π̄(s') + ε), ε ~ clip(N(0, σ), −c, c).
 
     Every row and dimension has noise of its own, and the smoothed action stays in its bounds.
     """
     smoothing = jnp.clip(policy_noise * noise, -noise_clip, noise_clip)
     next_action = jnp.clip(target_actor(batch.next_observation) + smoothing, -1.0, 1.0)
-    next_q = evaluate_ensemble(target_critic, batch.next_observation, next_action)
-    return bootstrapped(batch.reward, batch.discount, pessimistic(next_q))
+    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    return bootstrapped(batch.reward, batch.discount, next_q)
 
 
 def critic_loss(
