@@ -55,6 +55,26 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
         CHOICE,
         dict(dueling=True, num_critics=3, layer_norm=True, normalize_observations=True),
     ),
+    "DDQN of categorical returns": (
+        "ddqn",
+        CHOICE,
+        dict(critic_head="categorical", num_atoms=5, num_critics=2, layer_norm=True),
+    ),
+    "DDQN dueling, of categorical returns": (
+        "ddqn",
+        CHOICE,
+        dict(critic_head="categorical", num_atoms=7, min_return=-1.0, dueling=True),
+    ),
+    "DDQN dueling, of quantiles": (
+        "ddqn",
+        CHOICE,
+        dict(critic_head="quantile", num_quantiles=3, dueling=True, normalize_observations=True),
+    ),
+    "DDQN joint, of quantiles": (
+        "ddqn",
+        Joint.over(GRID),
+        dict(critic_head="quantile", num_quantiles=3),
+    ),
     "A2C categorical": ("a2c", CHOICE, dict(share_encoder=True)),
     "A2C pair": ("a2c", PAIR, dict(normalize_observations=True)),
     "A2C grid": ("a2c", GRID, dict(activation="relu")),

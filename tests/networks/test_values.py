@@ -17,6 +17,8 @@ from understudy.networks import (
     evaluate_ensemble,
 )
 from understudy.networks.build import make_critics, make_value
+from understudy.networks.ensembles import return_parameters
+from understudy.ops.return_distributions import Atoms, Quantiles
 from understudy.types import ArraySpec, Continuous, Discrete, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -234,3 +236,42 @@ def test_critics_are_plain_trees_of_arrays(make):
     gradient = jax.jit(jax.grad(lambda critic: jnp.mean(critic(x)[..., 0] ** 2)))(critic)
     layers = jax.tree.leaves(gradient, is_leaf=lambda node: isinstance(node, Linear))
     assert all(np.any(np.asarray(layer.weight) != 0) for layer in layers)
+
+
+@pytest.mark.parametrize("form", [Atoms(-1.0, 2.0, 4), Quantiles(4)])
+@DUELING
+def test_values_of_distributions_are_their_means(form, dueling):
+    """Parameters of each choice, of which a value is the mean; V + A - mean(A) holds for each."""
+    stacked = make_critics(SPEC, config(num_critics=2), Networks(), KEY, dueling, form)
+    x = observations(5)
+    outputs = np.asarray(jax.jit(return_parameters)(stacked, x))
+    assert outputs.shape == (2, 5, 4, 4)  # critics, rows, choices, parameters
+    if isinstance(form, Atoms):
+        weights = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
+        want = weights @ np.array([-1.0, 0.0, 1.0, 2.0])
+    else:
+        want = outputs.mean(-1)
+    np.testing.assert_allclose(ensemble_answer(stacked, x), want, rtol=1e-4, atol=1e-5)
+    one = member(stacked)
+    if dueling:
+        shared = hidden(one.encoder, x)
+        value = linear(one.value, hidden(one.streams[0], shared))
+        np.testing.assert_allclose(outputs[0].mean(1), value, rtol=1e-4, atol=1e-5)
+    else:
+        plain = linear(one.head, hidden(one.encoder, x)).reshape(5, 4, 4)
+        np.testing.assert_allclose(outputs[0], plain, rtol=1e-4, atol=1e-5)
+    action = jnp.array([0, 3, 1, 1, 2])
+    taken = jax.jit(return_parameters)(stacked, x, action)
+    np.testing.assert_array_equal(taken, outputs[:, np.arange(5), np.asarray(action)])
+
+
+def test_a_distribution_of_returns_of_a_continuous_action():
+    spec = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
+    stacked = make_critics(spec, config(num_critics=2), Networks(), KEY, distribution=Quantiles(4))
+    x, action = observations(5), np.ones((5, 2), np.float32)
+    outputs = np.asarray(jax.jit(return_parameters)(stacked, x, action))
+    one = member(stacked, 1)
+    want = linear(one.head, hidden(one.encoder, np.concatenate([x, action], -1)))
+    np.testing.assert_allclose(outputs[1], want, rtol=1e-4, atol=1e-5)
+    mean = jax.jit(evaluate_ensemble)(stacked, x, action)
+    np.testing.assert_allclose(mean, outputs.mean(-1), rtol=1e-4, atol=1e-5)
