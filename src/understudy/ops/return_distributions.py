@@ -92,7 +92,7 @@ class Atoms:
         return jnp.sum(target.probability[..., None] * share, axis=-2)
 
     def _gaussian_histogram(self, mean: Float[Array, " batch"]) -> Float[Array, "batch atoms"]:
-        """HL-Gauss (Farebrother et al., "Stop Regressing", arXiv 2403.03950, eq. 3.2): m_i is the
+        """HL-Gauss (Farebrother et al., "Stop Regressing", arXiv 2403.03950): m_i is the
         probability of a Gaussian around the target's mean within ±Δz/2 of z_i, normalized."""
         assert self.sigma is not None
         center = jnp.clip(mean, self.low, self.high)[:, None]
@@ -118,7 +118,7 @@ class Quantiles:
         return jnp.mean(quantiles, axis=-1)
 
     def pessimistic(self, quantiles: Float[Array, "critics *batch n"]) -> Returns:
-        """TQC's eq. 8: sort the quantiles of all critics together and drop the largest ones."""
+        """TQC's truncation: sort the quantiles of all critics together, drop the largest ones."""
         pooled = jnp.moveaxis(quantiles, 0, -2)
         pooled = jnp.sort(pooled.reshape(*pooled.shape[:-2], -1), axis=-1)
         kept = pooled[..., : len(quantiles) * (self.size - self.dropped)]
@@ -127,7 +127,7 @@ class Quantiles:
     def loss(
         self, quantiles: Float[Array, "critics batch n"], target: Returns
     ) -> Float[Array, "critics batch"]:
-        """QR-DQN's eq. 10, TQC's eq. 12: the mean over i of Σ_j p_j·|τ_i − 1{u < 0}|·L(u), where
+        """QR-DQN's eq. 10: the mean over i of Σ_j p_j·|τ_i − 1{u < 0}|·L(u), where
         u = v_j − θ_i and L is Huber's loss with κ = 1."""
         error = target.value[..., None, :] - quantiles[..., None]
         level = (jnp.arange(self.size)[:, None] + 0.5) / self.size
