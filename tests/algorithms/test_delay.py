@@ -46,7 +46,7 @@ def test_targets_may_wait_longer(index, due):
 
 def test_without_delay_everything_moves_every_time():
     made = case("td3", policy_delay=1)
-    assert made.algorithm.update_mask(jnp.int32(1)) == (True, True)  # no conditional at all
+    assert made.algorithm.update_mask(jnp.int32(1)) == (True, True, False)  # no conditional
     got, _ = changed(made, 1)
     assert set(ACTOR_PARTS + TARGET_PARTS) <= got
 

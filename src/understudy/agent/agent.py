@@ -70,11 +70,11 @@ class Agent:
         **settings: Any,
     ):
         """`env` is a Gymnasium id, "jax:ID", a callable that makes an environment, an
-        environment, a vector environment or a native one; `env_args` are the keyword arguments of
-        one that is given by its name. `settings` are fields of the config:
-        `us.SAC("Hopper-v5", gamma=0.98)` is the preset for Hopper-v5 with another γ. A whole
-        `config` is used as it is. `num_seeds` agents are trained at once, with seeds seed,
-        seed + 1 … `env_workers` processes step the environments; with 0 this process does. `guard`
+        environment, a vector environment or a native one; `env_args` are keyword arguments of one
+        that is named. `settings` are fields of the config, or a recipe:
+        `us.SAC("Ant-v5", recipe="redq", gamma=0.98)` is the preset for Ant-v5, changed by a recipe
+        and then by γ. A `config` is used as it is. `num_seeds` agents, with seeds seed, seed + 1 …,
+        train at once. `env_workers` processes step the environments; with 0 this one does. `guard`
         limits the faults that a training survives. A `cluster` collects experience, and computes
         gradients, in other processes; each of its collectors has `num_envs` environments."""
         seed, num_seeds = whole_number("seed", seed, 0), whole_number("num_seeds", num_seeds, 1)

@@ -23,17 +23,21 @@ R = TypeVar("R")
 def choose_config(
     config_class: type[Config], environment: str | None, config: Any, settings: Mapping[str, Any]
 ) -> tuple[Any, str]:
-    """Return the given config as it is, or the environment's preset with these settings over it;
-    and the sources of its values in words."""
+    """Return the given config as it is, or the environment's preset with these settings over it,
+    one of which may be a recipe; and the sources of its values in words."""
     if config is None:
         made, name = (
             config_class.preset(environment, **settings),
             config_class.preset_name(environment),
         )
-        over = ", ".join(f"{field}={getattr(made, field)!r}" for field in settings)
+        if settings.get("recipe") is not None:
+            name += f", recipe {settings['recipe']}"
+        fields = [field for field in settings if field != "recipe"]
+        over = ", ".join(f"{field}={getattr(made, field)!r}" for field in fields)
         return made, f"{name} with {over}" if over else name
     if settings:
         names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
+        names.append("recipe")
         problems = [config_class.explain_unknown(name) for name in settings if name not in names]
         both = (
             f"give a config or single settings ({', '.join(settings)}), not both: "

@@ -72,7 +72,7 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
     supported_actions: ClassVar[tuple[type, ...]]
-    target_names: ClassVar[tuple[str, ...]] = ()  # the params that have a target
+    target_names: ClassVar[tuple[str, ...]] = ()  # the params that have a target in the paper
     num_envs: ClassVar[int] = 1  # environments per seed, if the user gives no number
     needs_bounds: ClassVar[bool] = True  # of continuous actions
 
@@ -118,6 +118,13 @@ class Algorithm(abc.ABC):
         return Optimizers(self.config)
 
     @property
+    def targeted(self) -> tuple[str, ...]:
+        """The params that have a target with these settings."""
+        kept = {"critics": ("critic",), "off": ()}
+        chosen = kept.get(getattr(self.config, "target_networks", "all"), self.target_names)
+        return tuple(name for name in self.target_names if name in chosen)
+
+    @property
     def delays(self) -> Delays:
         """The parts that are not updated every time."""
         return self.config.delays
@@ -128,7 +135,7 @@ class Algorithm(abc.ABC):
         return TrainState(
             params=params,
             # Copies: donated buffers must not be shared.
-            targets=jax.tree.map(jnp.copy, only(params, self.target_names)),
+            targets=jax.tree.map(jnp.copy, only(params, self.targeted)),
             opt_state=self.optimizers.init(params),
             normalizer=normalization.init_normalizer(self.config, spec),
             hyper=self.init_hyper(spec),
@@ -214,7 +221,7 @@ class Algorithm(abc.ABC):
         params, opt_state = self.optimizers.step(state, gradients)
         return state._replace(
             params=params,
-            targets=move_targets(state, params, self.target_names, gradients.mask.targets),
+            targets=move_targets(state, params, self.targeted, gradients.mask.targets),
             opt_state=opt_state,
             updates=state.updates + 1,
         )
@@ -236,7 +243,7 @@ class Algorithm(abc.ABC):
 
     def set_weights(self, state: Any, weights: dict[str, Tree]) -> Any:
         """Return the state with these networks; targets become copies of them at once."""
-        followed = {name: network for name, network in weights.items() if name in self.target_names}
+        followed = {name: network for name, network in weights.items() if name in self.targeted}
         return state._replace(
             params=state.params._replace(**weights),
             targets=state.targets._replace(**jax.tree.map(jnp.copy, followed)),

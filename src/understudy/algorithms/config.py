@@ -23,8 +23,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+from understudy.algorithms.recipes import Recipe, algorithms_with
 from understudy.aliases import PLACES, VALUES, explain
-from understudy.ops.schedules import Schedule, linear
+from understudy.ops.schedules import Schedule, cosine, linear
 from understudy.types import ConfigError
 
 
@@ -102,6 +103,9 @@ class Config:
     # Environment id -> settings for it, and for other versions of it (see `read_presets`).
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
+    # Settings of papers by name (see `read_recipes`).
+    recipes: ClassVar[Mapping[str, Recipe]] = {}
+
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}
 
@@ -176,10 +180,25 @@ class Config:
             raise ConfigError(f"{name} {problem}")
 
     @classmethod
-    def preset(cls, environment: str | None, /, **settings: Any) -> Any:
-        """Return the preset for an environment id (the defaults, if there is none), with single
-        settings over it: `us.SACConfig.preset("HalfCheetah-v5", gamma=0.98)`."""
-        return cls(**{**cls.presets.get(cls.preset_name(environment), {}), **settings})
+    def preset(
+        cls, environment: str | None, /, *, recipe: str | None = None, **settings: Any
+    ) -> Any:
+        """Return the preset for an environment id (the defaults, if there is none), with a recipe
+        over it and single settings over both: `us.SACConfig.preset("Ant-v5", recipe="redq")`."""
+        preset = cls.presets.get(cls.preset_name(environment), {})
+        return cls(**{**preset, **cls.recipe_settings(recipe), **settings})
+
+    @classmethod
+    def recipe_settings(cls, name: str | None) -> Mapping[str, Any]:
+        """Return the settings of the recipe of that name; nothing for None."""
+        if name is None:
+            return {}
+        if name not in cls.recipes:
+            owners = ", ".join(map(shown_name, algorithms_with(name)))
+            hint = f" (it is a recipe of {owners})" if owners else nearest(str(name), cls.recipes)
+            known = ", ".join(cls.recipes) or "none"
+            raise ConfigError(f"{cls.__name__}: no recipe '{name}'{hint}; there are: {known}")
+        return cls.recipes[name].settings
 
     @classmethod
     def preset_name(cls, environment: str | None) -> str:
@@ -310,10 +329,13 @@ def check_rewards(config: Any) -> list[str]:
     return []
 
 
-def anneal_learning_rates(config: Config) -> dict[str, Schedule]:
-    """Return schedules that decrease all learning rates to zero."""
+def anneal_learning_rates(
+    config: Config, end: float = 0.0, shape: str = "linear"
+) -> dict[str, Schedule]:
+    """Return schedules that decrease all learning rates to the share `end` of their start."""
     rates = {name: rate for name, rate in config.moving().items() if "learning_rate" in name}
-    return {name: linear(rate, 0.0) for name, rate in rates.items()}
+    curve = {"linear": linear, "cosine": cosine}[shape]
+    return {name: curve(rate, end * rate) for name, rate in rates.items()}
 
 
 def memory_width(memory: str | None, size: int) -> int:

@@ -79,12 +79,21 @@ def with_dropout(state: TrainState, config: Any, batch: Any, key: Key) -> TrainS
     return state._replace(params=params, targets=targets)
 
 
+def target_params(state: TrainState) -> Any:
+    """Return the targets, and in place of those that do not exist the networks themselves."""
+    pairs = zip(state.params, state.targets, strict=True)
+    return type(state.params)(*(own if target is None else target for own, target in pairs))
+
+
 def target_networks(
     state: TrainState, batch: Any, critic_subset: int | None, key: Key
 ) -> tuple[Any, Tree, Any]:
     """Return the target actor, the target critics (or a random subset), and the batch with its
     observations encoded for both."""
-    actor, critics = state.targets.actor, state.targets.critic
+    actor, critics = target_params(state)[:2]
+    if state.targets.actor is None:  # then its encoder is that of the critics that learn
+        actor = share_encoder(actor, state.params.critic)
+        return actor, sample_critics(critics, critic_subset, key), batch
     here, there = encode_shared(actor, critics, batch.observation, batch.next_observation)
     subset = sample_critics(critics, critic_subset, key)
     encoded = batch._replace(observation=here, next_observation=there)

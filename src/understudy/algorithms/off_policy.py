@@ -62,13 +62,20 @@ class OffPolicyConfig(Config):
     critic_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The critics' learning rate (default: learning_rate)."""
     anneal_learning_rate: bool = setting(False)
-    """Decrease all learning rates linearly to zero over the run."""
+    """Decrease all learning rates over the run, to learning_rate_end of their start."""
+    learning_rate_end: float = setting(0.0, at_least=0.0, at_most=1.0)
+    """With anneal_learning_rate: the share of each learning rate that is left at the end."""
+    learning_rate_schedule: str = setting("linear", choices=("linear", "cosine"))
+    """With anneal_learning_rate: decrease along a straight line or along half a cosine wave."""
     gamma: float = setting(0.99, at_least=0.0, at_most=1.0, moving=True)
     """Discount per step."""
     tau: float = setting(0.005, above=0.0, at_most=1.0, moving=True)
     """How far targets move towards their networks at each target update; 1 is a hard copy."""
     target_update_interval: int = setting(1, at_least=1)
     """Updates between two target updates."""
+    target_networks: str = setting("all", choices=("all", "critics", "off"))
+    """Networks that have slowly moving targets: all that the algorithm gives one, the critics
+    alone, or none (off). Without a target, the network itself takes its place."""
     buffer_size: int = setting(1_000_000, at_least=1)
     """Transitions that the replay buffer holds."""
     replay_storage: str = setting("auto", choices=("auto", "device", "host", "disk"))
@@ -91,6 +98,11 @@ class OffPolicyConfig(Config):
     """Updates per step of all environments of a seed, instead of updates_per_step."""
     update_every: int = setting(1, at_least=1)
     """Transitions between two groups of updates; updates_per_step does not change."""
+    reset_every: int | None = setting(None, at_least=1)
+    """Updates between two resets: networks, learned numbers and optimizers start again from new
+    random weights; replay stays (default: no resets)."""
+    reset_at: tuple[int, ...] = setting((), at_least=1)
+    """Numbers of updates after which there is a reset, besides those of reset_every."""
     chunk_steps: int | None = setting(None, at_least=1)
     """Steps of every Gymnasium environment per chunk; the acting policy is two chunks behind the
     learner (default: 1 on a CPU, 16 on an accelerator)."""
@@ -108,8 +120,9 @@ class OffPolicyConfig(Config):
     num_critics: int = setting(2, at_least=1)
     """Independently initialized critics; targets use their minimum."""
     critic_subset: int | None = setting(None, at_least=1)
-    """Critics, drawn anew for each update, whose minimum is used in the target (default: all of
-    them)."""
+    """Critics, drawn anew for each update, that are used in the target (default: all of them)."""
+    target_critics: str = setting("minimum", choices=("minimum", "mean"))
+    """What the target uses of the values of several critics: their minimum or their mean."""
     activation: str = setting("relu", choices=("relu", "tanh", "elu", "silu", "gelu"))
     """Activation of the hidden layers."""
     layer_norm: bool = setting(False)
@@ -221,6 +234,10 @@ class OffPolicyConfig(Config):
             problems.append(
                 f"min_return {self.min_return:g} must be below max_return {self.max_return:g}"
             )
+        if self.critic_head != "scalar" and self.target_critics == "mean":
+            problems.append(
+                "target_critics mean is for scalar critics: the target is a distribution"
+            )
         if self.critic_head == "quantile" and self.drop_quantiles >= self.num_quantiles:
             problems.append(
                 f"drop_quantiles {self.drop_quantiles} must be below num_quantiles "
@@ -252,7 +269,8 @@ class OffPolicyConfig(Config):
         if self.prioritized:
             curves["importance_exponent"] = linear(self.importance_exponent, 1.0)
         if self.anneal_learning_rate:
-            curves |= anneal_learning_rates(self)
+            shape = self.learning_rate_schedule
+            curves |= anneal_learning_rates(self, self.learning_rate_end, shape)
         return curves
 
     @property
@@ -262,7 +280,9 @@ class OffPolicyConfig(Config):
 
     @property
     def delays(self) -> Delays:
-        return Delays(self.policy_delay, self.target_update_interval)
+        return Delays(
+            self.policy_delay, self.target_update_interval, self.reset_every, self.reset_at
+        )
 
     @property
     def return_form(self) -> ReturnForm | None:

@@ -1,6 +1,7 @@
 """How gradients change a TrainState: optimizers, target networks, and delayed parts."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ class UpdateMask(NamedTuple):
 
     policy: Flag
     targets: Flag
+    reset: Flag = False  # networks start again after the update
 
 
 class Gradients(NamedTuple):
@@ -38,11 +40,15 @@ class Delays:
 
     policy: int = 1
     targets: int = 1
+    reset_every: int | None = None  # updates between two resets of all networks
+    reset_at: tuple[int, ...] = ()  # numbers of updates after which there is one, too
 
     @property
     def period(self) -> int:
         """After how many updates the pattern repeats."""
-        return math.lcm(self.policy, self.targets)
+        if self.reset_at:
+            return sys.maxsize  # never
+        return math.lcm(self.policy, self.targets, self.reset_every or 1)
 
     def mask(self, index: Index) -> UpdateMask:
         """Return the parts that take part in update number `index`.
@@ -54,7 +60,12 @@ class Delays:
         def every(interval: int) -> Flag:
             return True if interval == 1 else index % interval == 0
 
-        return UpdateMask(every(self.policy), every(self.targets))
+        reset: Flag = False
+        if self.reset_every is not None:
+            reset = (index + 1) % self.reset_every == 0
+        for done in self.reset_at:
+            reset = reset | (index + 1 == done)
+        return UpdateMask(every(self.policy), every(self.targets), reset)
 
 
 def when(flag: Flag, compute: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:

@@ -27,7 +27,7 @@ COMMANDS = {
     "export": ("RUN policy.onnx", "write the policy alone as one file"),
     "sweep": ("ALGO ENV --vary …", "train with many settings and rank them"),
     "doctor": ("", "show versions, devices, precision, cache and extras"),
-    "list": ("[envs|presets]", "list algorithms, environments or presets"),
+    "list": ("[envs|presets|recipes]", "list algorithms, environments, presets or recipes"),
 }
 MODULES = {"eval": "evaluate", "list": "listing"}  # with another name, because Python uses theirs
 

@@ -16,7 +16,8 @@ ENVIRONMENT = "a Gymnasium id, or a name such as jax:Pendulum-v1 (see understudy
 SWITCHES = ("--quiet", "--print-config")  # flags without a value
 PRECEDENCE = """\
 A flag overrides the file, the file overrides the environment's preset (understudy list presets),
-and the preset overrides the defaults shown here. "none" means no value."""
+and the preset overrides the defaults shown here. A recipe (understudy list recipes) comes between
+the file and the preset. "none" means no value."""
 
 
 def read_config_file(arguments: list[str]) -> dict[str, Any]:

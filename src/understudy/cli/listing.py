@@ -1,6 +1,8 @@
-"""List algorithms, environments or presets."""
+"""List algorithms, environments, presets or recipes."""
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 
@@ -19,7 +21,7 @@ EXTRAS = {
 }
 
 
-USAGE = "list [algorithms|envs|presets]"
+USAGE = "list [algorithms|envs|presets|recipes]"
 
 
 def add_flags(parser: Parser, arguments: list[str]) -> None:
@@ -49,8 +51,25 @@ def _environments() -> None:
 def _presets() -> None:
     for name, trained in (available() | METHODS).items():
         for env, preset in trained.config_class.presets.items():
-            changes = ", ".join(f"{key}={show(value)}" for key, value in preset.items())
-            print(f"{name:10} {env:24} {changes}")
+            print(f"{name:10} {env:24} {_changes(preset)}")
 
 
-LISTS = {"algorithms": _algorithms, "envs": _environments, "presets": _presets}
+def _recipes() -> None:
+    for name, trained in available().items():
+        for title, recipe in trained.config_class.recipes.items():
+            print(f"{name:10} {title:24} {recipe.summary}")
+            facts = {
+                "paper": recipe.paper,
+                "settings": _changes(recipe.settings),
+                "cost": recipe.cost,
+                "measured": recipe.result or "not here",
+            }
+            for word, fact in facts.items():
+                print(f"{'':10} {word:10} {fact}")
+
+
+def _changes(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={show(value)}" for key, value in settings.items())
+
+
+LISTS = {"algorithms": _algorithms, "envs": _environments, "presets": _presets, "recipes": _recipes}

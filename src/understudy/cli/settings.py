@@ -1,4 +1,5 @@
-"""The settings of a run: flags over a file over the environment's preset over the defaults.
+"""The settings of a run: flags over a file over a recipe over the environment's preset over the
+defaults.
 
 A setting is a field of a config class. The class declares it once: its flag, its key in a file, its
 check and its help come from there.
@@ -7,6 +8,7 @@ check and its help come from there.
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 from understudy.algorithms.config import Config, nearest, setting
@@ -82,20 +84,22 @@ def make_plan(
 ) -> Plan:
     """Merge the layers (settings by their source), later ones over earlier ones, and check the
     result. `problems` that are known already are reported together with those found here."""
-    config_class, given = schema.config_class, dict[str, Any]()
-    sources = [config_class.preset_name(env)]
+    config_class = schema.config_class
     sections = {config_class: field_names(config_class), **schema.sections}
-    for source, values in layers.items():
-        sources += [source] if set(values).intersection(sections[config_class]) else []
-        given |= values
+    given = {name: value for values in layers.values() for name, value in values.items()}
+    recipe = None if given.get("recipe") == "none" else given.get("recipe")
+    sources = [config_class.preset_name(env)] + [f"recipe {recipe}"] * (recipe is not None)
+    own_names = set(sections[config_class])
+    sources += [source for source, values in layers.items() if own_names.intersection(values)]
     made, problems = {}, [*problems]
     for section, names in sections.items():
         own = {name: given[name] for name in names if name in given}
         prefix = f"{section.__name__}: " if section in schema.sections else ""
         try:
             own = tidy(section, own)
-            whole = config_class.preset(env, **own) if section is config_class else section(**own)
-            made[section] = whole
+            is_config = section is config_class
+            make = partial(config_class.preset, env, recipe=recipe) if is_config else section
+            made[section] = make(**own)
         except ConfigError as error:
             problems.append(str(error).removeprefix(prefix))
     if problems:

@@ -66,7 +66,7 @@ class SweepSettings(Config):
 
 SECTIONS = {
     SweepSettings: settings.field_names(SweepSettings),
-    TrainSettings: ("steps", "envs"),
+    TrainSettings: ("steps", "envs", "recipe"),
     settings.RunSettings: ("seed", "device"),
     RunConfig: ("evaluation_episodes",),
 }

@@ -35,6 +35,8 @@ class TrainSettings(Config):
     """Number of seeds, trained in one program."""
     envs: int | None = setting(None, at_least=1)
     """Environments per seed (default: the algorithm's own number)."""
+    recipe: str | None = setting(None)
+    """Settings of a paper, over those of the environment's preset (understudy list recipes)."""
 
     def steps_on(self, env: str) -> int:
         return self.steps or (10_000 if env == DEFAULT_ENVIRONMENT else 1_000_000)

@@ -19,7 +19,7 @@ from understudy.networks.encoders import (
 )
 from understudy.networks.mlp import MLP
 from understudy.ops.return_distributions import ReturnForm, Returns
-from understudy.ops.targets import pessimistic
+from understudy.ops.targets import Reduction, pessimistic
 from understudy.types import Key, Observation, Tree
 
 
@@ -90,17 +90,20 @@ def return_parameters(
     return jnp.sum(jnp.where(taken[..., None], each, 0.0), axis=-2)
 
 
-def pessimistic_return(
-    critics: Tree, observation: Observation, action: Shaped[Array, "batch *action"] | None = None
+def reduced_return(
+    critics: Tree,
+    observation: Observation,
+    action: Shaped[Array, "batch *action"] | None = None,
+    reduction: Reduction = pessimistic,
 ) -> Float[Array, "batch *rows"] | Returns:
-    """Return the lowest estimate of several critics, for an action or for each choice: the minimum
-    of Q, or a distribution of returns."""
+    """Return one estimate of several critics, for an action or for each choice: the minimum of Q
+    (or another reduction), or a distribution of returns, which is the lowest one."""
     form = return_form(critics)
     if form is not None:
         return form.pessimistic(return_parameters(critics, observation, action))
     if action is None:
-        return pessimistic(evaluate_ensemble(critics, observation))
-    return pessimistic(q_of_action(critics, observation, action))
+        return reduction(evaluate_ensemble(critics, observation))
+    return reduction(q_of_action(critics, observation, action))
 
 
 def select_critics(critics: Tree, index: Any) -> Tree:

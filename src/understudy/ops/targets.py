@@ -1,5 +1,7 @@
 """Targets of critics, and updates of target networks."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -8,6 +10,8 @@ from understudy.ops.return_distributions import Returns
 from understudy.types import Tree
 
 Target = Float[Array, " batch"] | Returns  # of scalar critics, and of distributional ones
+# From the values of all critics, [critics, ...], to one value
+Reduction = Callable[[Float[Array, "critics *batch"]], Float[Array, "*batch"]]
 
 
 def polyak(target: Tree, online: Tree, tau: Float[Array, ""]) -> Tree:
@@ -33,3 +37,11 @@ def mean_target(target: Target) -> Float[Array, " batch"]:
 def pessimistic(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
     """Return the minimum over critics (clipped double Q-learning)."""
     return jnp.min(q, axis=0)
+
+
+def average(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
+    """Return the mean over critics."""
+    return jnp.mean(q, axis=0)
+
+
+REDUCTIONS: dict[str, Reduction] = {"minimum": pessimistic, "mean": average}

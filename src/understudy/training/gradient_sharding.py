@@ -22,7 +22,13 @@ from understudy.training.replay_placement import init_program
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.state_packing import Layout
-from understudy.training.update import LearnerState, UpdateInputs, apply_update, sample_inputs
+from understudy.training.update import (
+    LearnerState,
+    UpdateInputs,
+    apply_update,
+    reset_networks,
+    sample_inputs,
+)
 from understudy.types import ConfigError, Key, Tree
 
 
@@ -137,6 +143,7 @@ class BatchSharding:
                 next_key = learner.state.key
             gradients = gradients._replace(mask=mask)
             learner, good = apply_update(self.algorithm, learner, gradients, aux.metrics, next_key)
+            learner = reset_networks(self.algorithm, self.buffer.spec, learner, mask.reset)
             errors, weight = aux.priorities, now.batch.weight
             return learner, self.buffer.update_priorities(experience, place, errors, weight, good)
 
@@ -187,7 +194,8 @@ class ReplaySharding:
         def one(learner: LearnerState, parts: list[Any]) -> LearnerState:
             gradients, metrics = weighted_mean(parts)
             gradients, key = gradients._replace(mask=mask), learner.state.key
-            return apply_update(self._algorithm, learner, gradients, metrics, key)[0]
+            learner = apply_update(self._algorithm, learner, gradients, metrics, key)[0]
+            return reset_networks(self._algorithm, self._buffer.spec, learner, mask.reset)
 
         return over_seeds(one, self.num_seeds)(learner, parts)
 

@@ -19,7 +19,13 @@ from understudy.algorithms.optim import Index
 from understudy.buffers import Buffer, Priorities
 from understudy.buffers.base import get_lanes, set_lanes
 from understudy.training.step_packing import extras_of
-from understudy.training.update import LearnerState, UpdateInputs, sample_inputs, update
+from understudy.training.update import (
+    LearnerState,
+    UpdateInputs,
+    reset_networks,
+    sample_inputs,
+    update,
+)
 from understudy.types import Chunk, Step, Tree
 
 
@@ -114,6 +120,7 @@ def _update_from_replay(
     data = buffer.with_priorities(stored, priorities) if given is None else given
     now = sample_inputs(algorithm, buffer, learner.state, data)
     learner, aux, good = update(algorithm, learner, now, index)
+    learner = reset_networks(algorithm, buffer.spec, learner, algorithm.update_mask(index).reset)
     errors, weight = aux.priorities, now.batch.weight
     return learner, buffer.update_priorities(data, now.place, errors, weight, good)
 

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from understudy.algorithms.base import Algorithm, Aux
-from understudy.algorithms.optim import Gradients, Index
+from understudy.algorithms.optim import Flag, Gradients, Index, when
 from understudy.buffers import Buffer
 from understudy.networks.augmentation import shift_images
 from understudy.training.devices import split_rows
-from understudy.types import DivergedError, Key, Metrics, Tree
+from understudy.types import DivergedError, Key, Metrics, Spec, Tree
 
 MOST_DISCARDS = 10  # updates discarded in a row, after which a seed is frozen
 
@@ -86,6 +86,21 @@ def apply_update(
     state = jax.tree.map(lambda new, old: jnp.where(good, new, old), proposed, state)
     meter = record(learner.meter, metrics, good)
     return learner._replace(state=state._replace(key=key), meter=meter), good
+
+
+def reset_networks(
+    algorithm: Algorithm, spec: Spec, learner: LearnerState, flag: Flag
+) -> LearnerState:
+    """Initialize networks, learned numbers, targets and optimizers anew if the flag is set (primacy
+    bias: Nikishin et al., 2022, arXiv 2205.07802). Statistics, counters and replay stay."""
+
+    def reset() -> LearnerState:
+        key, init_key = jax.random.split(learner.state.key)
+        new = algorithm.init(spec, init_key)
+        parts = {"params": new.params, "targets": new.targets, "opt_state": new.opt_state}
+        return learner._replace(state=learner.state._replace(**parts, key=key))
+
+    return when(flag, reset, lambda: learner)
 
 
 def finite(gradients: Tree) -> Bool[Array, ""]:

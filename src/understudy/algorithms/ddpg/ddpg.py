@@ -22,6 +22,7 @@ from understudy.networks import DeterministicActor, share_encoder
 from understudy.networks.ensembles import select_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import ornstein_uhlenbeck
+from understudy.ops.targets import REDUCTIONS
 from understudy.types import Batch, Continuous, Key, Observation, Scalar, Spec, Tree
 
 
@@ -73,7 +74,8 @@ class DDPG(Algorithm):
         state = with_dropout(state, self.config, batch, key)
         addon_key, subset_key = jax.random.split(key)
         target = losses.critic_target(
-            *target_networks(state, batch, self.config.critic_subset, subset_key)
+            *target_networks(state, batch, self.config.critic_subset, subset_key),
+            REDUCTIONS[self.config.target_critics],
         )
         online = encode_online(state.params.critic, batch)
         critic_part = differentiate_critic(losses.critic_loss, online, target)

@@ -7,15 +7,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks import evaluate_ensemble
-from understudy.networks.ensembles import pessimistic_return
-from understudy.ops.targets import Target, bootstrapped
+from understudy.networks.ensembles import reduced_return
+from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
 
 
-def critic_target(target_actor: Any, target_critic: Any, batch: Batch) -> Target:
-    """Eq. 5 with the targets of Algorithm 1: r + γ·min Q̄(s', π̄(s')); the paper has one Q̄."""
+def critic_target(
+    target_actor: Any, target_critic: Any, batch: Batch, reduction: Reduction = pessimistic
+) -> Target:
+    """Eq. 5 with the targets of Algorithm 1: r + γ·min Q̄(s', π̄(s')); the paper has one Q̄.
+    `reduction` can replace the minimum."""
     next_action = target_actor(batch.next_observation)
-    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    next_q = reduced_return(target_critic, batch.next_observation, next_action, reduction)
     return bootstrapped(batch.reward, batch.discount, next_q)
 
 

@@ -5,6 +5,7 @@ from typing import final
 
 from understudy.algorithms.config import read_presets, setting
 from understudy.algorithms.off_policy import OffPolicyConfig
+from understudy.algorithms.recipes import read_recipes
 from understudy.ops.schedules import Schedule, exponential, linear
 from understudy.types import ConfigError
 
@@ -42,6 +43,7 @@ class DDQNConfig(OffPolicyConfig):
     # The policies that are evaluated do not explore. A low floor of ε lets training see, and mend,
     # what goes wrong without noise (a cart that slowly drifts out of its bounds).
     presets = read_presets(__file__)
+    recipes = read_recipes(__file__)
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()

@@ -14,6 +14,7 @@ from understudy.algorithms.gradients import (
     differentiate_critic,
     encode_online,
     sample_critics,
+    target_params,
     with_dropout,
 )
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
@@ -21,6 +22,7 @@ from understudy.algorithms.train_state import TrainState
 from understudy.networks.build import make_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.exploration import epsilon_greedy
+from understudy.ops.targets import REDUCTIONS
 from understudy.types import Batch, Discrete, Key, Observation, Scalar, Spec, Tree
 
 
@@ -75,8 +77,9 @@ class DDQN(Algorithm):
         """The key draws a subset of the critics, which is the same for every row."""
         state = with_dropout(state, self.config, batch, key)
         online = encode_online(state.params.critic, batch)
-        critics = sample_critics(state.targets.critic, self.config.critic_subset, key)
-        target = losses.critic_target(online.next_critic, critics, batch)
+        critics = sample_critics(target_params(state).critic, self.config.critic_subset, key)
+        reduction = REDUCTIONS[self.config.target_critics]
+        target = losses.critic_target(online.next_critic, critics, batch, reduction)
         cost = losses.COSTS[self.config.loss]
         gradient, aux = differentiate_critic(losses.critic_loss, online, target, cost)
         metrics = aux.metrics | {"epsilon": state.hyper["epsilon"]}

@@ -7,20 +7,23 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import evaluate_ensemble, pessimistic_return, q_of_action
+from understudy.networks.ensembles import evaluate_ensemble, q_of_action, reduced_return
 from understudy.ops.return_distributions import huber
-from understudy.ops.targets import Target, bootstrapped
+from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
 
-def critic_target(critic: Any, target_critic: Any, batch: Batch) -> Target:
+def critic_target(
+    critic: Any, target_critic: Any, batch: Batch, reduction: Reduction = pessimistic
+) -> Target:
     """Eq. 4 with the target network as the second one: r + γ·Q̄(s', argmax_a Q(s', a)).
 
     With several critics, their mean selects the action, and the minimum of the targets values it.
-    A distributional critic selects by its mean; the target is then a distribution.
+    `reduction` can replace the minimum. A distributional critic selects by its mean; the target is
+    then a distribution.
     """
     next_action = jnp.argmax(mean_q(critic, batch.next_observation), axis=-1)
-    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    next_q = reduced_return(target_critic, batch.next_observation, next_action, reduction)
     return bootstrapped(batch.reward, batch.discount, next_q)
 
 

@@ -71,6 +71,11 @@ class MPOConfig(OffPolicyConfig):
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()
+        if self.target_networks != "all":
+            problems.append(
+                "the bounds of a step are measured from the target policy: target_networks must be "
+                f"all, got '{self.target_networks}'"
+            )
         if self.initial_std >= 1.0:
             problems.append(f"initial_std must be below 1, got {self.initial_std:g}")
         for name in MULTIPLIERS.values():

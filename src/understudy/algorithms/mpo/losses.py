@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import pessimistic_return, q_of_action
+from understudy.networks.ensembles import q_of_action, reduced_return
 from understudy.ops.distributions import Categorical, Gaussian
 from understudy.ops.divergences import categorical_kl, gaussian_kls
 from understudy.ops.duals import improved_weights, temperature_dual
 from understudy.ops.return_distributions import Returns, expected
-from understudy.ops.targets import Target, bootstrapped
+from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Observation, Scalar
 
 Weights = Float[Array, "batch candidates"]
@@ -48,17 +48,21 @@ def sample_candidates(
     critics: Any,
     observation: Observation,
     noise: Float[Array, "batch candidates action"],
+    reduction: Reduction = pessimistic,
 ) -> Candidates:
     """Sample a Gaussian. Samples may leave the bounds; critics evaluate the clipped actions."""
     action = policy.mean[:, None] + jnp.exp(policy.log_std)[:, None] * noise
-    estimate = pessimistic_return(critics, observation, jnp.clip(action, -1.0, 1.0))
+    clipped = jnp.clip(action, -1.0, 1.0)
+    estimate = reduced_return(critics, observation, clipped, reduction)
     log_prior = jnp.full(action.shape[:2], -math.log(noise.shape[1]))
     return Candidates(policy, action, log_prior, estimate)
 
 
-def all_candidates(policy: Categorical, critics: Any, observation: Observation) -> Candidates:
+def all_candidates(
+    policy: Categorical, critics: Any, observation: Observation, reduction: Reduction = pessimistic
+) -> Candidates:
     """Take every action, weighted by its probability."""
-    estimate = pessimistic_return(critics, observation)
+    estimate = reduced_return(critics, observation, None, reduction)
     return Candidates(policy, None, policy.log_probabilities, estimate)
 
 

@@ -26,6 +26,7 @@ from understudy.algorithms.train_state import TrainState
 from understudy.networks import BoundedGaussianActor, CategoricalActor
 from understudy.ops.densities import row_normals
 from understudy.ops.distributions import Categorical, Gaussian
+from understudy.ops.targets import REDUCTIONS
 from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
 
 LOWEST_DUAL = -18.0  # before softplus: a multiplier of 1.5e-8, which can still grow
@@ -153,11 +154,12 @@ class MPO(Algorithm):
         self, actor: Any, critics: Any, observation: Observation, key: Key, row: Array
     ) -> losses.Candidates:
         policy = actor(observation)
+        reduction = REDUCTIONS[self.config.target_critics]
         if isinstance(policy, Categorical):
-            return losses.all_candidates(policy, critics, observation)
+            return losses.all_candidates(policy, critics, observation, reduction)
         count, size = self.config.sample_action_num, policy.mean.shape[-1]
         noise = row_normals(key, row, count * size).reshape(-1, count, size)
-        return losses.sample_candidates(policy, critics, observation, noise)
+        return losses.sample_candidates(policy, critics, observation, noise, reduction)
 
     def log_prob(self, state: TrainState, observation: Array, action: Array) -> PerRow:
         """Return the density of the Gaussian itself for continuous actions: before clipping."""

@@ -5,6 +5,7 @@ from typing import final
 
 from understudy.algorithms.config import read_presets, setting
 from understudy.algorithms.off_policy import OffPolicyConfig
+from understudy.algorithms.recipes import read_recipes
 
 
 @final
@@ -18,8 +19,10 @@ class SACConfig(OffPolicyConfig):
     policy_delay: int = setting(1, at_least=1)
     """Critic updates per update of the actor and of the temperature."""
     critic_subset: int | None = setting(None, at_least=1)
-    """Critics, drawn anew for each update, whose minimum is used in the target (default: all of
-    them). If set, the actor's loss uses the mean of all critics (REDQ)."""
+    """Critics, drawn anew for each update, that are used in the target (default: all of them)."""
+    actor_critics: str | None = setting(None, choices=("minimum", "mean"))
+    """What the actor's loss uses of the values of several critics: their minimum or their mean
+    (default: the minimum; with critic_subset the mean of all critics, as in REDQ)."""
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's learning rate (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
@@ -31,9 +34,22 @@ class SACConfig(OffPolicyConfig):
     target_entropy: float | None = setting(None, moving=True)
     """The target entropy of a learned temperature (default: minus the dimensions of a continuous
     action; half the entropy of a uniform choice, ½·log n, of a discrete one)."""
+    target_entropy_sigma: float | None = setting(None, above=0.0)
+    """Continuous actions: instead of target_entropy, the entropy of a Gaussian with this standard
+    deviation in each dimension, ½·log(2πe·σ²). 0.147 gives minus half the dimensions."""
+    max_noise_hold: int = setting(1, at_least=1)
+    """Continuous actions: the noise of an exploring action is held for k steps of an environment,
+    P(k) ∝ k⁻² up to this number; 1 draws it at every step."""
     temperature_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The temperature's learning rate (default: learning_rate)."""
     use_log_temperature: bool = setting(True)
     """Learn the logarithm of the temperature; otherwise the temperature itself, kept positive."""
 
     presets = read_presets(__file__)
+    recipes = read_recipes(__file__)
+
+    def contradictions(self) -> list[str]:
+        problems = super().contradictions()
+        if None not in (self.target_entropy, self.target_entropy_sigma):
+            problems.append("target_entropy and target_entropy_sigma are alternatives: give one")
+        return problems

@@ -5,25 +5,16 @@ Algorithms and Applications", arXiv 1812.05905). For discrete actions they are e
 choices (Christodoulou, "Soft Actor-Critic for Discrete Action Settings", arXiv 1910.07207).
 Equation numbers are the papers'."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.ensembles import evaluate_ensemble, pessimistic_return, q_of_action
+from understudy.networks.ensembles import evaluate_ensemble, q_of_action, reduced_return
 from understudy.ops.densities import squashed_gaussian_sample
 from understudy.ops.return_distributions import expected
-from understudy.ops.targets import Target, bootstrapped, pessimistic
+from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
-
-# From the values of all critics, [critics, ...], to one value
-Reduction = Callable[[Float[Array, "critics *batch"]], Float[Array, "*batch"]]
-
-
-def average(q: Float[Array, "critics *batch"]) -> Float[Array, "*batch"]:
-    """The mean over critics."""
-    return jnp.mean(q, axis=0)
 
 
 def critic_target(
@@ -32,23 +23,29 @@ def critic_target(
     batch: Batch,
     temperature: Scalar,
     noise: Float[Array, "batch action"],
+    reduction: Reduction = pessimistic,
 ) -> Target:
-    """Eq. 3 inside eq. 5: r + γ·(min Q̄(s', a') − α·log π(a'|s')), with a' ~ π(s')."""
+    """Eq. 3 inside eq. 5: r + γ·(min Q̄(s', a') − α·log π(a'|s')), with a' ~ π(s').
+    `reduction` can replace the minimum."""
     mean, log_std = actor(batch.next_observation)
     next_action, next_log_prob = squashed_gaussian_sample(mean, log_std, noise)
-    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    next_q = reduced_return(target_critic, batch.next_observation, next_action, reduction)
     soft_value = next_q - temperature * next_log_prob
     return bootstrapped(batch.reward, batch.discount, soft_value)
 
 
 def discrete_critic_target(
-    actor: Any, target_critic: Any, batch: Batch, temperature: Scalar
+    actor: Any,
+    target_critic: Any,
+    batch: Batch,
+    temperature: Scalar,
+    reduction: Reduction = pessimistic,
 ) -> Target:
     """Christodoulou's eq. 10: r + γ·Σ_a π(a|s')·(min Q̄(s', a) − α·log π(a|s')).
 
     The minimum is taken for each choice, before the sum."""
     policy = actor(batch.next_observation)
-    next_q = pessimistic_return(target_critic, batch.next_observation)
+    next_q = reduced_return(target_critic, batch.next_observation, None, reduction)
     soft_q = next_q - temperature * policy.log_probabilities
     soft_value = expected(policy.probabilities, soft_q)
     return bootstrapped(batch.reward, batch.discount, soft_value)

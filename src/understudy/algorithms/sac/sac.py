@@ -18,6 +18,7 @@ from understudy.algorithms.gradients import (
     join_gradients,
     mean_over_steps,
     sample_critics,
+    target_params,
     with_dropout,
 )
 from understudy.algorithms.optim import Optimizers, UpdateMask
@@ -30,8 +31,19 @@ from understudy.ops.densities import (
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
-from understudy.ops.targets import Target, pessimistic
-from understudy.types import Batch, Continuous, Discrete, Key, Observation, Scalar, Spec, Tree
+from understudy.ops.exploration import initial_noise, next_normals
+from understudy.ops.targets import REDUCTIONS, Target
+from understudy.types import (
+    Batch,
+    ConfigError,
+    Continuous,
+    Discrete,
+    Key,
+    Observation,
+    Scalar,
+    Spec,
+    Tree,
+)
 
 SMALLEST_TEMPERATURE = 1e-8  # the lower bound of a directly learned temperature
 
@@ -68,11 +80,19 @@ class SAC(Algorithm):
         return Params(actor, critic, temperature), key
 
     def init_hyper(self, spec: Spec) -> dict[str, Scalar]:
-        """The target entropy is −dim(A), as in the paper; for a discrete action it is half the
-        entropy of a uniform choice."""
+        """The target entropy is −dim(A), as in the paper, or that of Gaussian noise; for a discrete
+        action it is half the entropy of a uniform choice."""
         discrete, size = isinstance(spec.action, Discrete), spec.action.size
-        default = jnp.float32(0.5 * math.log(size) if discrete else -size)
-        return {"target_entropy": default, **super().init_hyper(spec)}
+        default = 0.5 * math.log(size) if discrete else -size
+        if (sigma := self.config.target_entropy_sigma) is not None:
+            default = 0.5 * size * math.log(2.0 * math.pi * math.e * sigma**2)
+        return {"target_entropy": jnp.float32(default), **super().init_hyper(spec)}
+
+    def init_noise(self, policy: ActorPolicy, num_envs: int) -> Tree:
+        if self.config.max_noise_hold == 1:
+            return ()
+        size = policy.actor.head.bias.shape[-1] // policy.actor.outputs_per_size
+        return initial_noise(num_envs, size)
 
     def explore(
         self, policy: ActorPolicy, noise: Tree, observation: Observation, first: First, key: Key
@@ -82,7 +102,7 @@ class SAC(Algorithm):
             action = choices.sample(key)
             return action, noise, {"log_prob": choices.log_prob(action)}
         mean, log_std = policy.actor(observation)
-        drawn = jax.random.normal(key, mean.shape)
+        drawn, noise = next_normals(noise, first, key, mean.shape, self.config.max_noise_hold)
         action, log_prob = squashed_gaussian_sample(mean, log_std, drawn)
         return action, noise, {"log_prob": log_prob}
 
@@ -115,19 +135,21 @@ class SAC(Algorithm):
     ) -> tuple[Target, ActorLoss]:
         """Return the critics' target and the actor's loss: expectations over discrete actions, one
         sample for every row of continuous ones. (The actor's class is known at trace time.)"""
-        batch, critic, subset = online.batch, state.params.critic, self.config.critic_subset
+        batch, critic, config = online.batch, state.params.critic, self.config
         actor = share_encoder(state.params.actor, online.next_critic)
-        targets = sample_critics(state.targets.critic, subset, subset_key)
-        averages = subset is not None or self.config.critic_head == "quantile"
-        reduction = losses.average if averages else pessimistic
+        targets = sample_critics(target_params(state).critic, config.critic_subset, subset_key)
+        averages = config.critic_subset is not None or config.critic_head == "quantile"
+        usual = "mean" if averages else "minimum"
+        reduction = REDUCTIONS[config.actor_critics or usual]
+        of_targets = REDUCTIONS[config.target_critics]
         if isinstance(actor, CategoricalActor):
-            target = losses.discrete_critic_target(actor, targets, batch, temperature)
+            target = losses.discrete_critic_target(actor, targets, batch, temperature, of_targets)
             return target, lambda actor, batch: losses.discrete_actor_loss(
                 actor, critic, batch, temperature, reduction
             )
         noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
         actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
-        target = losses.critic_target(actor, targets, batch, temperature, target_noise)
+        target = losses.critic_target(actor, targets, batch, temperature, target_noise, of_targets)
         return target, lambda actor, batch: losses.actor_loss(
             actor, critic, batch, temperature, actor_noise, reduction
         )
@@ -144,6 +166,14 @@ class SAC(Algorithm):
         if isinstance(actor, CategoricalActor):
             return actor(observation).log_prob(action)
         return squashed_gaussian_log_prob(action, *actor(observation))
+
+    def check(self, spec: Spec) -> None:
+        super().check(spec)
+        config, discrete = self.config, isinstance(spec.action, Discrete)
+        if discrete and (config.target_entropy_sigma is not None or config.max_noise_hold > 1):
+            raise ConfigError(
+                "SAC: target_entropy_sigma and max_noise_hold are for continuous actions only"
+            )
 
 
 def _keep_positive(temperature: Scalar) -> Scalar:

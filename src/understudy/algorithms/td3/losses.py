@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from understudy.networks import evaluate_ensemble
-from understudy.networks.ensembles import pessimistic_return
-from understudy.ops.targets import Target, bootstrapped
+from understudy.networks.ensembles import reduced_return
+from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
 
 
@@ -19,14 +19,16 @@ def critic_target(
     policy_noise: Scalar,
     noise_clip: Scalar,
     noise: Float[Array, "batch action"],
+    reduction: Reduction = pessimistic,
 ) -> Target:
     """Eq. 14 with eq. 10: r + γ·min Q̄(s', π̄(s') + ε), ε ~ clip(N(0, σ), −c, c).
 
     Every row and dimension has noise of its own, and the smoothed action stays in its bounds.
+    `reduction` can replace the minimum.
     """
     smoothing = jnp.clip(policy_noise * noise, -noise_clip, noise_clip)
     next_action = jnp.clip(target_actor(batch.next_observation) + smoothing, -1.0, 1.0)
-    next_q = pessimistic_return(target_critic, batch.next_observation, next_action)
+    next_q = reduced_return(target_critic, batch.next_observation, next_action, reduction)
     return bootstrapped(batch.reward, batch.discount, next_q)
 
 
@@ -38,7 +40,9 @@ def critic_loss(
     return jnp.sum(jnp.mean(batch.weight * error**2, axis=-1)), error
 
 
-def actor_loss(actor: Any, first_critic: Any, batch: Batch) -> Scalar:
-    """The deterministic policy gradient's objective: −Q₁(s, π(s)), with the bounded action."""
-    q = first_critic(batch.observation, actor(batch.observation))
+def actor_loss(actor: Any, critic: Any, batch: Batch, reduction: Reduction | None = None) -> Scalar:
+    """The deterministic policy gradient's objective: −Q₁(s, π(s)), with the bounded action. With a
+    `reduction`, it replaces Q₁ by that of all critics."""
+    inputs = batch.observation, actor(batch.observation)
+    q = critic(*inputs) if reduction is None else reduction(evaluate_ensemble(critic, *inputs))
     return -jnp.mean(batch.weight * q)

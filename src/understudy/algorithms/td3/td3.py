@@ -22,6 +22,8 @@ from understudy.networks import DeterministicActor, share_encoder
 from understudy.networks.ensembles import select_critics
 from understudy.networks.normalizer import Statistics
 from understudy.ops.densities import row_normals
+from understudy.ops.exploration import initial_noise, next_normals
+from understudy.ops.targets import REDUCTIONS
 from understudy.types import Batch, Continuous, Key, Observation, Scalar, Spec, Tree
 
 
@@ -29,6 +31,13 @@ class Policy(NamedTuple):
     actor: Any
     normalizer: Statistics | None  # of observations, if they are normalized
     exploration_noise: Scalar
+
+
+class Noise(NamedTuple):
+    """The state of exploration; parts that are off are empty."""
+
+    held: Tree
+    share: Tree  # [envs], of the range of deviations; below 0: to be drawn
 
 
 @final
@@ -49,12 +58,26 @@ class TD3(Algorithm):
         actor = share_encoder(state.params.actor, state.params.critic)
         return Policy(actor, state.normalizer.observation, state.hyper["exploration_noise"])
 
+    def init_noise(self, policy: Policy, num_envs: int) -> Noise:
+        held, share = (), ()
+        if self.config.max_noise_hold > 1:
+            held = initial_noise(num_envs, policy.actor.head.bias.shape[-1])
+        if self.config.min_exploration_noise is not None:
+            share = jnp.full(num_envs, -1.0)
+        return Noise(held, share)
+
     def explore(
-        self, policy: Policy, noise: Tree, observation: Observation, first: First, key: Key
+        self, policy: Policy, noise: Noise, observation: Observation, first: First, key: Key
     ) -> Explored:
-        action = policy.actor(observation)
-        drawn = policy.exploration_noise * jax.random.normal(key, action.shape)
-        return jnp.clip(action + drawn, -1.0, 1.0), noise, {}
+        action, scale, share = policy.actor(observation), policy.exploration_noise, noise.share
+        least, longest = self.config.min_exploration_noise, self.config.max_noise_hold
+        if least is not None:
+            key, share_key = jax.random.split(key)
+            drawn = jax.random.uniform(share_key, first.shape)
+            share = jnp.where(first | (share < 0.0), drawn, share)
+            scale = (least + share * (scale - least))[:, None]
+        normals, held = next_normals(noise.held, first, key, action.shape, longest)
+        return jnp.clip(action + scale * normals, -1.0, 1.0), Noise(held, share), {}
 
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
@@ -66,12 +89,15 @@ class TD3(Algorithm):
             state.hyper["policy_noise"],
             state.hyper["noise_clip"],
             row_normals(noise_key, batch.row, batch.action.shape[-1]),
+            REDUCTIONS[self.config.target_critics],
         )
         online = encode_online(state.params.critic, batch)
         critic_part = differentiate_critic(losses.critic_loss, online, target)
-        first_critic = select_critics(state.params.critic, 0)
+        critic, reduction = state.params.critic, REDUCTIONS.get(self.config.actor_critics)
+        if reduction is None:
+            critic = select_critics(critic, 0)
 
         def actor_loss(actor: Any, batch: Batch) -> tuple[Scalar, None]:
-            return losses.actor_loss(actor, first_critic, batch), None
+            return losses.actor_loss(actor, critic, batch, reduction), None
 
         return join_gradients(self, state, online, addon_key, mask, critic_part, actor_loss)
