@@ -40,7 +40,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "QRDQN": {"DDQN": 'with critic_head="quantile" and drop_quantiles=0'},
     "C51": {"DDQN": 'with critic_head="categorical"'},
     "RAINBOW": {"DDQN": 'with critic_head="categorical", dueling, prioritized and n_step'},
-    "REDQ": {"SAC": "with num_critics, critic_subset and updates_per_step"},
+    "REDQ": {"SAC": 'with recipe="redq"'},
     "DROQ": {"SAC": "with critic_dropout, layer_norm and updates_per_step"},
     "TQC": {"SAC": 'with critic_head="quantile"'},
     "CROSSQ": {"SAC": "with its target networks"},

@@ -38,22 +38,22 @@ def gaussian(actor, observation, noise):
     return np.tanh(u), np.sum(np.log(density) - np.log(1 - np.tanh(u) ** 2), -1)
 
 
-def td3_target(target_actor, target_critics, batch, sigma, bound, noise):
+def td3_target(target_actor, target_critics, batch, sigma, bound, noise, opinion=np.min):
     smoothing = np.maximum(np.minimum(sigma * noise, bound), -bound)
     action = np.tanh(network(target_actor, batch.next_observation)) + smoothing
     action = np.maximum(np.minimum(action, 1), -1)
-    next_q = all_q(target_critics, batch.next_observation, action).min(0)
+    next_q = opinion(all_q(target_critics, batch.next_observation, action), axis=0)
     return batch.reward + batch.discount * next_q
 
 
-def td3_actor_loss(actor, critics, batch):
+def td3_actor_loss(actor, critics, batch, opinion=lambda q, axis: q[0]):
     action = np.tanh(network(actor, batch.observation))
-    return -np.mean(batch.weight * q([w[0] for w in critics], batch.observation, action))
+    return -np.mean(batch.weight * opinion(all_q(critics, batch.observation, action), axis=0))
 
 
-def sac_target(actor, target_critics, batch, alpha, noise):
+def sac_target(actor, target_critics, batch, alpha, noise, opinion=np.min):
     action, log_prob = gaussian(actor, batch.next_observation, noise)
-    next_q = all_q(target_critics, batch.next_observation, action).min(0)
+    next_q = opinion(all_q(target_critics, batch.next_observation, action), axis=0)
     return batch.reward + batch.discount * (next_q - alpha * log_prob)
 
 

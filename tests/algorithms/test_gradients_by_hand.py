@@ -2,6 +2,7 @@
 
 import importlib
 from functools import cache
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +16,10 @@ NOISE = np.random.default_rng(5).normal(size=(8, 2)) * 2.5
 
 
 @cache
-def computed(name, use_log=True, critic_subset=None):
+def computed(name, use_log=True, critic_subset=None, **more):
     """Gradients, metrics and priorities with known noise in place of the drawn one."""
     learner = importlib.import_module(f"understudy.algorithms.{name}.{name}")
-    settings = dict(num_critics=3)
+    settings: dict[str, Any] = dict(num_critics=3, **more)
     if name == "sac":
         settings |= dict(use_log_temperature=use_log, initial_temperature=0.3)
         settings |= dict(critic_subset=critic_subset)
@@ -53,9 +54,9 @@ def agree_critic(state, gradients, aux, target, factor):
     assert float(aux.metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-3)
 
 
-def td3_target(state, actor="target_actor", critic="target_critic"):
+def td3_target(state, actor="target_actor", critic="target_critic", opinion=np.min):
     parts = (by_hand.numbers(parts_of(state)[name]) for name in (actor, critic))
-    return by_hand.td3_target(*parts, by_hand.wide(make_batch()), 0.2, 0.5, NOISE)
+    return by_hand.td3_target(*parts, by_hand.wide(make_batch()), 0.2, 0.5, NOISE, opinion)
 
 
 def test_td3_critic():
@@ -136,3 +137,64 @@ def test_every_weight_has_a_gradient(name):
     for part in (gradients.params.actor, gradients.params.critic):
         for leaf in by_hand.numbers(part):
             assert np.all(np.abs(leaf) > 1e-9)
+
+
+MEAN = dict(target_critics="mean", actor_critics="mean")
+SMALLEST = dict(critic_subset=2, actor_critics="minimum")
+
+
+def test_td3_by_the_mean_of_its_critics():
+    state, gradients, aux = computed("td3", **MEAN)
+    agree_critic(state, gradients, aux, td3_target(state, opinion=np.mean), 1.0)
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
+
+    def loss(weights):
+        return by_hand.td3_actor_loss(weights, critics, batch, np.mean)
+
+    agree(gradients.params.actor, by_hand.derivative(loss, by_hand.numbers(state.params.actor)))
+
+
+def test_td3s_actor_by_the_minimum_of_its_critics():
+    state, _, aux = computed("td3", actor_critics="minimum")
+    batch, critics = by_hand.wide(make_batch()), by_hand.numbers(state.params.critic)
+    actor = by_hand.numbers(state.params.actor)
+    want = by_hand.td3_actor_loss(actor, critics, batch, np.min)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(want, rel=1e-4)
+    assert want != pytest.approx(by_hand.td3_actor_loss(actor, critics, batch), rel=1e-2)
+
+
+def test_sac_by_the_mean_of_its_critics():
+    state, gradients, aux = computed("sac", **MEAN)
+    batch, actor = by_hand.wide(make_batch()), by_hand.numbers(state.params.actor)
+    critics, targets = map(by_hand.numbers, (state.params.critic, state.targets.critic))
+    target = by_hand.sac_target(actor, targets, batch, 0.3, NOISE, np.mean)
+    agree_critic(state, gradients, aux, target, 0.5)
+    want = by_hand.sac_actor_loss(actor, critics, batch, 0.3, NOISE, np.mean)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(want, rel=1e-4)
+
+
+def test_the_actor_may_use_the_minimum_beside_a_subset_in_the_target():
+    state, _, aux = computed("sac", **SMALLEST)
+    batch, actor = by_hand.wide(make_batch()), by_hand.numbers(state.params.actor)
+    critics = by_hand.numbers(state.params.critic)
+    want = by_hand.sac_actor_loss(actor, critics, batch, 0.3, NOISE)
+    assert float(aux.metrics["actor_loss"]) == pytest.approx(want, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("networks", "actor", "critic"),
+    [("critics", "actor", "target_critic"), ("off", "actor", "critic")],
+)
+def test_td3_without_targets(networks, actor, critic):
+    """The networks themselves value the next state, and no gradient goes through them."""
+    state, gradients, aux = computed("td3", target_networks=networks)
+    assert state.targets.actor is None and (state.targets.critic is None) == (networks == "off")
+    agree_critic(state, gradients, aux, td3_target(state, actor, critic), 1.0)
+
+
+def test_sac_without_targets():
+    state, gradients, aux = computed("sac", target_networks="off")
+    batch, actor = by_hand.wide(make_batch()), by_hand.numbers(state.params.actor)
+    critics = by_hand.numbers(state.params.critic)
+    target = by_hand.sac_target(actor, critics, batch, 0.3, NOISE)
+    agree_critic(state, gradients, aux, target, 0.5)

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from understudy.ops.exploration import epsilon_greedy, ornstein_uhlenbeck
+from understudy.ops.exploration import (
+    epsilon_greedy,
+    initial_noise,
+    next_normals,
+    ornstein_uhlenbeck,
+)
 
 ENVS, STEPS = 20_000, 25
 step = jax.jit(ornstein_uhlenbeck)
@@ -87,3 +92,44 @@ def test_never_and_always():
     for mine in range(3):  # whatever was greedy, all choices are equally likely
         counted = np.bincount(chosen[np.asarray(greedy) == mine], minlength=3)
         assert scipy.stats.chisquare(counted).pvalue > 1e-3
+
+
+def held_path(longest, steps, envs=10_000, begins=()):
+    """Held normals [steps, envs, 2]; all episodes begin at step 0 and at those of `begins`."""
+
+    def take(held, now):
+        first, key = now
+        normals, held = next_normals(held, first, key, (envs, 2), longest)
+        return held, normals
+
+    first = np.zeros((steps, envs), bool)
+    first[[0, *begins]] = True
+    keys = jax.random.split(jax.random.PRNGKey(0), steps)
+    walk = jax.jit(lambda *given: jax.lax.scan(take, initial_noise(envs, 2), given)[1])
+    return np.asarray(walk(jnp.asarray(first), keys))
+
+
+def test_noise_is_held_for_steps_of_a_truncated_zeta_distribution():
+    longest = 4
+    noise = held_path(longest, longest + 2)
+    same = (noise[1:] == noise[:-1]).all(axis=-1)
+    held = 1 + np.argmin(same, axis=0)  # steps of the first noise
+    weights = np.array([1, 1 / 4, 1 / 9, 1 / 16])
+    counted = np.bincount(held, minlength=longest + 1)[1:]
+    assert scipy.stats.chisquare(counted, weights / weights.sum() * counted.sum()).pvalue > 1e-3
+    assert not same.all(axis=0).any()
+    for row in noise:  # standard normal at every step
+        assert scipy.stats.kstest(row.ravel(), "norm").pvalue > 1e-3
+
+
+def test_held_noise_starts_anew_with_an_episode():
+    noise = held_path(16, 4, begins=(2,))
+    assert not (noise[2] == noise[1]).any()
+    assert (noise[1] == noise[0]).any() and (noise[3] == noise[2]).any()
+
+
+def test_noise_that_is_not_held_is_drawn_from_the_key_alone():
+    key, first = jax.random.PRNGKey(3), jnp.zeros(5, bool)
+    normals, held = next_normals((), first, key, (5, 2), 1)
+    np.testing.assert_array_equal(normals, jax.random.normal(key, (5, 2)))
+    assert held == ()

@@ -35,6 +35,7 @@ KINDS = {
     "categorical": ("ddqn", dict(prioritized=True, critic_head="categorical", num_atoms=5)),
     "quantile": ("sac", dict(critic_head="quantile", num_quantiles=3, drop_quantiles=1,
                              normalize_rewards=True, return_limit=5.0)),
+    "resetting": ("ddpg", dict(reset_every=2)),
     "a2c": ("a2c", dict(horizon=6, normalize_advantages=True)),
     "pqn": ("pqn", dict(horizon=6, epochs=1, minibatches=1)),
     "sequences": ("ddqn", dict(prioritized=True, memory="gru", memory_size=4, sequence_length=3,
@@ -81,7 +82,7 @@ def whole(kind, index, members=1):
 
 
 # Delayed parts are due at index 0, and not at index 1.
-QUICK = {("td3", 1), ("a2c", 0)}
+QUICK = {("td3", 1), ("a2c", 0), ("resetting", 1)}
 CASES = [
     pytest.param(kind, index, marks=() if (kind, index) in QUICK else pytest.mark.slow)
     for kind in KINDS

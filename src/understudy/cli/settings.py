@@ -87,8 +87,8 @@ def make_plan(
     config_class = schema.config_class
     sections = {config_class: field_names(config_class), **schema.sections}
     given = {name: value for values in layers.values() for name, value in values.items()}
-    recipe = None if given.get("recipe") == "none" else given.get("recipe")
-    sources = [config_class.preset_name(env)] + [f"recipe {recipe}"] * (recipe is not None)
+    recipe = None if given.get("recipe") in (None, "none") else str(given["recipe"])
+    sources = [config_class.preset_name(env)] + ([f"recipe {recipe}"] if recipe else [])
     own_names = set(sections[config_class])
     sources += [source for source, values in layers.items() if own_names.intersection(values)]
     made, problems = {}, [*problems]

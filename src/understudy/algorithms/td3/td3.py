@@ -34,7 +34,7 @@ class Policy(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The state of exploration; parts that are off are empty."""
+    """The state of exploration, if it has any; a part that is off is empty."""
 
     held: Tree
     share: Tree  # [envs], of the range of deviations; below 0: to be drawn
@@ -58,26 +58,29 @@ class TD3(Algorithm):
         actor = share_encoder(state.params.actor, state.params.critic)
         return Policy(actor, state.normalizer.observation, state.hyper["exploration_noise"])
 
-    def init_noise(self, policy: Policy, num_envs: int) -> Noise:
-        held, share = (), ()
-        if self.config.max_noise_hold > 1:
-            held = initial_noise(num_envs, policy.actor.head.bias.shape[-1])
-        if self.config.min_exploration_noise is not None:
-            share = jnp.full(num_envs, -1.0)
-        return Noise(held, share)
+    def init_noise(self, policy: Policy, num_envs: int) -> Tree:
+        holds = self.config.max_noise_hold > 1
+        spreads = self.config.min_exploration_noise is not None
+        if not holds and not spreads:
+            return ()
+        held = initial_noise(num_envs, policy.actor.head.bias.shape[-1]) if holds else ()
+        return Noise(held, jnp.full(num_envs, -1.0) if spreads else ())
 
     def explore(
-        self, policy: Policy, noise: Noise, observation: Observation, first: First, key: Key
+        self, policy: Policy, noise: Tree, observation: Observation, first: First, key: Key
     ) -> Explored:
-        action, scale, share = policy.actor(observation), policy.exploration_noise, noise.share
-        least, longest = self.config.min_exploration_noise, self.config.max_noise_hold
-        if least is not None:
+        action, scale = policy.actor(observation), policy.exploration_noise
+        if not noise:
+            drawn = jax.random.normal(key, action.shape)
+            return jnp.clip(action + scale * drawn, -1.0, 1.0), noise, {}
+        held, share = noise
+        if (least := self.config.min_exploration_noise) is not None:
             key, share_key = jax.random.split(key)
-            drawn = jax.random.uniform(share_key, first.shape)
-            share = jnp.where(first | (share < 0.0), drawn, share)
+            fresh = jax.random.uniform(share_key, first.shape)
+            share = jnp.where(first | (share < 0.0), fresh, share)
             scale = (least + share * (scale - least))[:, None]
-        normals, held = next_normals(noise.held, first, key, action.shape, longest)
-        return jnp.clip(action + scale * normals, -1.0, 1.0), Noise(held, share), {}
+        drawn, held = next_normals(held, first, key, action.shape, self.config.max_noise_hold)
+        return jnp.clip(action + scale * drawn, -1.0, 1.0), Noise(held, share), {}
 
     def gradients(self, state: TrainState, batch: Batch, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
