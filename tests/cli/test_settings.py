@@ -71,6 +71,27 @@ def test_flags_over_file_over_preset_over_defaults(printed, tmp_path):
     assert "sac" not in plan
 
 
+def test_flags_over_file_over_recipe_over_preset(printed, tmp_path):
+    (tmp_path / "my.toml").write_text("tau = 0.01\n[run]\nrecipe = 'redq'")
+    plan = printed("sac", "Pendulum-v1", "--config", "my.toml", "--num-critics", "5")
+    settings, recipe = plan["sac"], SACConfig.recipes["redq"].settings
+    assert plan["run"]["recipe"] == "redq"
+    assert (settings["num_critics"], settings["tau"]) == (5, 0.01)  # the flag's, the file's
+    assert settings["policy_delay"] == recipe["policy_delay"] == 20
+    assert settings["learning_rate"] == recipe["learning_rate"] == 3e-4
+    assert settings["buffer_size"] == 100_000  # the preset's
+    plain = printed("sac", "Pendulum-v1", "--config", "my.toml", "--recipe", "none")
+    assert plain["sac"]["learning_rate"] == 2e-3 and plain["run"]["recipe"] == "none"
+
+
+def test_a_printed_config_with_a_recipe_gives_itself_again(run, tmp_path):
+    words = ("td3", "Pendulum-v1", "--recipe", "fasttd3", "--batch-size", "64", "--print-config")
+    code, out, err = run("train", *words)
+    assert code == 0 and err == ""
+    (tmp_path / "again.toml").write_text(out)
+    assert run("train", "--config", "again.toml", "--print-config")[1] == out
+
+
 def test_words_over_the_names_in_a_file(printed, tmp_path):
     (tmp_path / "my.toml").write_text(FILE.replace("gamma", "learning_rate"))
     plan = printed("sac", "CartPole-v1", "--config", "my.toml")
@@ -113,6 +134,8 @@ def test_a_run_keeps_its_file(run, trained):
         ("", ["--tau", "0.1"], "Pendulum-v1 and your flags"),
         ("gamma = 0.9", ["--tau", "0.1"], "Pendulum-v1, my.toml and your flags"),
         ("env = 'MountainCarContinuous-v0'", [], "defaults"),
+        ("", ["--recipe", "redq"], "Pendulum-v1 and recipe redq"),
+        ("gamma = 0.9", ["--recipe", "redq"], "Pendulum-v1, recipe redq and my.toml"),
     ],
 )
 def test_the_first_line_names_what_the_settings_come_from(
@@ -146,6 +169,9 @@ WRONG = {
     "a misspelt name": ("enw = 'CartPole-v1'", ["'enw' (did you mean 'env'?)"]),
     "an environment that is none": ("env = 'Pendulm-v1'", ['"Pendulum-v1"']),
     "a table for a value": ("[run.steps]\nx = 1", ["steps must be a whole number"]),
+    "a recipe that is none": ("[run]\nrecipe = 'redk'", ["'redk' (did you mean 'redq'?)"]),
+    "a recipe of another": ("[run]\nrecipe = 'fasttd3'", ["it is a recipe of TD3"]),
+    "a recipe that is no word": ("[run]\nrecipe = 5", ["recipe must be a word", "no recipe '5'"]),
     "a logger that is no word": ("[run]\nlogger = 5", ["logger must be a word, got 5"]),
 }  # fmt: skip
 
@@ -210,6 +236,9 @@ def test_lists(run):
     assert {"jax:Pendulum-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(envs)
     presets = run("list", "presets")[1]
     assert "hidden_sizes=64,64" in presets and "HalfCheetah-v5" in presets
+    recipes = run("list", "recipes")[1]
+    for text in ("sac        redq", "arXiv 2101.05982", "num_critics=10", "20 updates", "not here"):
+        assert text in recipes
 
 
 def test_the_page_shows_a_file_that_works(printed, tmp_path):

@@ -93,3 +93,18 @@ def test_prioritized_replay_goes_on_to_the_bit(tmp_path, env):
 def test_schedules_go_on_to_the_bit(tmp_path, kind, env):
     schedules = {"learning_rate": us.linear(1e-2, 0.0), "gamma": us.cosine(0.9, 0.99, 200)}
     compare(tmp_path, kind, env, schedules=schedules)
+
+
+@pytest.mark.fault(30, "resets of networks, noise that is held, and no target networks")
+@pytest.mark.parametrize("env", [PENDULUM, NATIVE_PENDULUM])
+def test_resets_and_held_noise_go_on_to_the_bit(tmp_path, env):
+    settings = dict(reset_every=50, max_noise_hold=8, target_networks="off")
+    compare(tmp_path, "SAC", env, num_seeds=2, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(30, "deviations of the noise that each environment draws for itself")
+@pytest.mark.parametrize("env", [PENDULUM, f"jax:{PENDULUM}"])
+def test_deviations_of_each_environment_go_on_to_the_bit(tmp_path, env):
+    settings = dict(min_exploration_noise=0.01, max_noise_hold=4, target_networks="critics")
+    compare(tmp_path, "TD3", env, num_envs=2, reset_at=(40, 130), **settings)
