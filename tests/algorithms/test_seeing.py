@@ -11,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 import understudy as us
-from tests.algorithms.algorithm_cases import KEY, close, mapped, same
+from tests.algorithms.algorithm_cases import KEY, close, distinct_targets, mapped, same
 from understudy.algorithms import find
 from understudy.algorithms.sac import losses
+from understudy.algorithms.td3 import losses as td3_losses
 from understudy.networks import Networks
 from understudy.networks.encoders import SharedEncoder, share_encoder, with_observation_encoder
 from understudy.ops.densities import row_normals
@@ -294,3 +295,24 @@ def test_rows_that_are_no_steps_do_not_dilute_a_mean():
     batch = batch_of_pictures(4)._replace(weight=jnp.array([4.0, 0.0, 2.0, 0.0]))
     prepared = jax.jit(lambda key: algorithm.prepare(algorithm.init(spec, key), batch))(KEY)
     assert prepared.weight.tolist() == [2.0, 0.0, 1.0, 0.0]
+
+
+def test_without_a_target_actor_the_actor_reads_the_encoder_that_learns():
+    """The target critics read their own encoder."""
+    settings = dict(policy_noise=0.0, target_networks="critics", num_critics=1)
+    made = find("td3")(us.TD3Config(**SMALL, **settings))
+    state = distinct_targets(made.init(SPEC, KEY))
+
+    @jax.jit
+    def priorities(state):
+        batch, (actor, critic) = batch_of_pictures(), state.params
+        zero = jnp.float32(0.0)
+        target = td3_losses.critic_target(
+            share_encoder(actor, critic), state.targets.critic, batch, zero, zero, batch.action
+        )
+        _, error = td3_losses.critic_loss(critic, batch, target)
+        got = made.gradients(state, batch, KEY, made.update_mask(0))[1].priorities
+        return got, jnp.abs(error[0])
+
+    got, want = priorities(state)
+    np.testing.assert_allclose(got, want, rtol=1e-4)

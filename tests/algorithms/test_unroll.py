@@ -1,6 +1,7 @@
 """With memory, an update unrolls each encoder once. Its gradients are those of an update that
 encodes the observations and the next observations apart, and once more for each loss."""
 
+import dataclasses
 import importlib
 from functools import cache
 
@@ -12,6 +13,7 @@ import pytest
 from tests.algorithms.algorithm_cases import KEY
 from understudy.algorithms import find, gradients
 from understudy.algorithms.ddqn import losses
+from understudy.algorithms.optim import only
 from understudy.networks import ensembles
 from understudy.types import ArraySpec, Batch, Continuous, Discrete, History, Spec, Trajectory
 
@@ -28,6 +30,7 @@ CASES = {
     "mpo": ("mpo", BOX, dict(sample_action_num=4, num_critics=2)),
     "td3-one-encoder": ("td3", BOX, dict(actor_trains_encoder=True)),
 }
+CASES_OFF = ("ddqn", "ddpg", "td3", "sac")
 
 
 def normal(rng, *shape):
@@ -130,6 +133,24 @@ def test_one_unroll_has_the_gradients_of_several(case, memory):
     agree(got, want)
     encoder = want[0].critic.observation_encoder
     assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(encoder))
+
+
+@pytest.mark.parametrize(
+    ("case", "networks"),
+    [("td3", "critics"), *(pytest.param(c, "off", marks=pytest.mark.slow) for c in CASES_OFF)],
+)
+def test_without_targets_the_networks_take_their_place(case, networks):
+    """With targets that are copies of the networks, the gradients are the same."""
+    algorithm, state, batch = made(case, "gru")
+    kind = type(algorithm)
+    without = kind(dataclasses.replace(algorithm.config, target_networks=networks))
+    copies = jax.tree.map(lambda _, own: own, state.targets, only(state.params, kind.target_names))
+    kept = only(copies, without.targeted)
+    got, want = (
+        jax.jit(lambda state, made=made: compute(made, state, batch))(state._replace(targets=given))
+        for made, given in ((without, kept), (algorithm, copies))
+    )
+    agree(got, want)
 
 
 def test_targets_have_no_gradient():
