@@ -29,8 +29,11 @@ def all_q(critics, observation, action):
 
 
 def gaussian(actor, observation, noise):
+    return squashed(network(actor, observation), noise)
+
+
+def squashed(both, noise):
     """A squashed draw and its log-density, by the textbook's formulas."""
-    both = network(actor, observation)
     mean, log_std = np.split(both, 2, -1)
     log_std = np.clip(log_std, -20, 2)
     u = mean + np.exp(log_std) * noise

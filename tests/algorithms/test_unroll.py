@@ -29,7 +29,9 @@ CASES = {
     "sac-choice": ("sac", CHOICE, dict(critic_subset=1)),
     "mpo": ("mpo", BOX, dict(sample_action_num=4, num_critics=2)),
     "td3-one-encoder": ("td3", BOX, dict(actor_trains_encoder=True)),
+    "sac-batch-norm": ("sac", BOX, dict(normalization="batch", actor_trains_encoder=True)),
 }
+ONCE = [case for case in CASES if case not in ("td3-one-encoder", "sac-batch-norm")]
 CASES_OFF = ("ddqn", "ddpg", "td3", "sac")
 
 
@@ -122,6 +124,7 @@ def both_cells(case, usual):
         *both_cells("sac-choice", "lstm"),
         *both_cells("mpo", "lstm"),
         *both_cells("td3-one-encoder", "gru"),
+        *both_cells("sac-batch-norm", "gru"),
     ],
 )
 def test_one_unroll_has_the_gradients_of_several(case, memory):
@@ -202,7 +205,7 @@ def count_scans(jaxpr):
     return sum(equation.primitive.name == "scan" for equation in jaxpr.eqns) + sum(inner)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "td3-one-encoder"])
+@pytest.mark.parametrize("case", ONCE)
 def test_each_encoder_is_unrolled_once(case):
     """Two encoders, two scans each: over the burn-in and over the rest. One is transposed."""
     algorithm, state, batch = made(case, "gru")

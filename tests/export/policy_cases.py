@@ -47,6 +47,9 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "DDPG, lingering noise": ("ddpg", UNIT, dict(noise="ornstein_uhlenbeck")),
     "SAC": ("sac", LOPSIDED, dict(activation="silu", normalize_observations=True)),
     "SAC, linear": ("sac", ROUGH, dict(hidden_sizes=())),
+    "SAC, BatchNorm": ("sac", ROUGH, dict(normalization="batch", hidden_sizes=(6, 5))),
+    "SAC, BatchNorm of inputs": ("sac", CHOICE, dict(normalization="batch", hidden_sizes=())),
+    "TD3, BatchRenorm": ("td3", LOPSIDED, dict(normalization="batch_renorm", activation="silu")),
     "SAC discrete": ("sac", CHOICE, dict(normalize_observations=True)),
     "DDQN": ("ddqn", CHOICE, dict(layer_norm=True, initial_epsilon=0.4)),
     "DDQN dueling": ("ddqn", CHOICE, dict(dueling=True, hidden_sizes=(6, 5))),
@@ -209,7 +212,9 @@ def make(name, action, settings, seen=VECTOR, networks=None, seed=3) -> Case:
     def trained(path, leaf):
         # Wide layers have small weights, or everything behind them would be saturated.
         size = 0.45 * min(1.0, (8 / math.prod(leaf.shape[:-1])) ** 0.5)
-        center = 1.0 if path[-1].name == "scale" else 0.0  # of a LayerNorm
+        if path[-1].name == "variance":  # of a BatchNorm
+            return jnp.asarray(rng.uniform(0.04, 4.0, leaf.shape), leaf.dtype)
+        center = 1.0 if path[-1].name == "scale" else 0.0  # of a LayerNorm or BatchNorm
         return jnp.asarray(center + size * rng.normal(size=leaf.shape), leaf.dtype)
 
     policy = eqx.filter_jit(initial)(KEY)

@@ -10,6 +10,7 @@ from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents
 
+RENORM = dict(normalization="batch_renorm", renorm_warm_up=20)
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | dict.fromkeys(
     ("DDQN", "PQN"), "jax:CartPole-v1"
 )
@@ -41,14 +42,15 @@ def test_a_seed_is_a_run(tmp_path, kind):
 
 @pytest.mark.fault(31, "every array of the state changes in training and is restored from disk")
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "settings"),
     [
-        kind if kind in ("A2C", "SAC") else pytest.param(kind, marks=pytest.mark.slow)
+        (kind, {}) if kind in ("A2C", "SAC") else pytest.param(kind, {}, marks=pytest.mark.slow)
         for kind in CONFIGS
-    ],
+    ]
+    + [pytest.param("TD3", RENORM, id="TD3 with BatchRenorm")],
 )
-def test_every_leaf_changes_and_comes_back(tmp_path, kind):
-    agent = make(kind, NATIVE[kind])
+def test_every_leaf_changes_and_comes_back(tmp_path, kind, settings):
+    agent = make(kind, NATIVE[kind], **settings)
     before = arrays_of(agent, tmp_path / "before")[0]["learner"]
     agent.train(240, progress=False, run=QUICK)
     after = arrays_of(agent, tmp_path / "after")[0]["learner"]

@@ -35,6 +35,7 @@ def config(**settings):
         critic_hidden_sizes=None,
         activation="relu",
         layer_norm=False,
+        normalization="none",
         initialization="kaiming",
         num_critics=1,
     )

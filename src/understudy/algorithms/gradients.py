@@ -12,6 +12,7 @@ from understudy.algorithms.aux_losses import add_terms
 from understudy.algorithms.base import Algorithm, Aux
 from understudy.algorithms.optim import Flag, Gradients, UpdateMask, when
 from understudy.algorithms.train_state import TrainState
+from understudy.networks.batch_norm import BatchNormMLP, Changes, with_changes
 from understudy.networks.encoders import (
     Features,
     SharedEncoder,
@@ -23,9 +24,11 @@ from understudy.networks.ensembles import (
     drop_units,
     encode_shared,
     ensemble_size,
+    hidden_layers,
     return_form,
     return_parameters,
     select_critics,
+    with_hidden_layers,
     without_dropout,
 )
 from understudy.ops.return_distributions import Returns
@@ -110,6 +113,61 @@ def sample_critics(critics: Tree, count: int | None, key: Key) -> Tree:
     return select_critics(critics, drawn)
 
 
+def normalize_jointly(
+    online: Online, targets: Tree, batch: Any, next_action: Callable[[], Array] | None
+) -> tuple[Online, Tree]:
+    """Run critics with BatchNorm on the observations and the next observations in one pass, so that
+    both have the statistics of the same rows (CrossQ, arXiv 1902.05605). The features of
+    that pass replace the hidden layers of the critics and of the targets, which may be the critics
+    themselves. Critics without BatchNorm stay as they are.
+
+    `batch` is the batch as the targets see it. Discrete actions are no inputs: `next_action` is
+    None."""
+    if not isinstance(hidden_layers(online.critic), BatchNormMLP):
+        return online, targets
+    actions = [] if next_action is None else [jnp.concatenate([batch.action, next_action()])]
+    counted = jnp.tile(batch.weight > 0, 2)
+
+    def run(critics: Any, next_critics: Any, batch: Any) -> tuple[Array, Array, Changes]:
+        here = critics.observation_encoder(batch.observation)
+        there = next_critics.observation_encoder(batch.next_observation)
+        states = jnp.concatenate([here, jax.lax.stop_gradient(there)])
+        rows = jnp.concatenate([states, *actions], axis=-1)
+        both, changes = jax.vmap(lambda own: own.train(rows, counted))(hidden_layers(critics))
+        here, there = jnp.split(both, 2, axis=1)
+        return here, there, changes
+
+    def features(encoder: Any, layers: Any) -> tuple[Array, tuple[Array, Changes]]:
+        critics = with_hidden_layers(with_observation_encoder(online.critic, encoder), layers)
+        here, there, changes = run(critics, online.next_critic, online.batch)
+        return here, (there, changes)
+
+    own = online.critic.observation_encoder, hidden_layers(online.critic)
+    here, transpose, (there, changes) = jax.vjp(features, *own, has_aux=True)
+
+    def pull_back(gradient: Any) -> Any:
+        of_encoder, of_layers = transpose(hidden_layers(gradient).features)
+        gradient = with_hidden_layers(gradient, with_changes(of_layers, changes))
+        return online.pull_back(with_observation_encoder(gradient, of_encoder))
+
+    critic = with_hidden_layers(online.critic, Features(here))
+    if targets is not online.critic:
+        there = run(targets, targets, batch)[1]
+    targets = with_hidden_layers(targets, Features(there))
+    return online._replace(critic=critic, pull_back=pull_back), targets
+
+
+def normalize_by_batch(actor: Any, batch: Any) -> tuple[Any, Changes | None]:
+    """Return an actor with BatchNorm for the observations of this batch, normalized by their
+    statistics, and the changes of its running statistics. Another actor stays as it is."""
+    layers = hidden_layers(actor)
+    if not isinstance(layers, BatchNormMLP):
+        return actor, None
+    rows = actor.observation_encoder(batch.observation)
+    features, changes = layers.train(rows, batch.weight > 0)
+    return with_hidden_layers(actor, Features(features)), changes
+
+
 def distributional_loss(
     critics: Tree, batch: Any, target: Returns
 ) -> tuple[Scalar, Float[Array, "critics batch"]]:
@@ -163,12 +221,17 @@ def join_gradients(
         encoded = batch._replace(observation=shared)
 
     def total(actor: Any) -> tuple[Scalar, Any]:
-        loss, extras = actor_loss(actor, encoded)
+        normalized, changes = normalize_by_batch(actor, encoded)
+        loss, extras = actor_loss(normalized, encoded)
         added, metrics = add_terms(algorithm.loss_addons, actor, batch, key)
-        return loss + added, (extras, {"actor_loss": loss + added, **metrics})
+        return loss + added, (extras, changes, {"actor_loss": loss + added, **metrics})
 
     def differentiate_rest() -> Part:
-        gradients, (extras, metrics) = _differentiate_actor(state, algorithm.config, total)
+        gradients, output = _differentiate_actor(state, algorithm.config, total)
+        extras, changes, metrics = output
+        if changes is not None:
+            layers = with_changes(hidden_layers(gradients[0]), changes)
+            gradients = with_hidden_layers(gradients[0], layers), gradients[1]
         if differentiate_numbers is None:
             return (*gradients, ()), metrics
         numbers, more_metrics = differentiate_numbers(extras)

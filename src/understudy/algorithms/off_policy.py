@@ -254,10 +254,16 @@ class OffPolicyConfig(Config):
         return problems
 
     def _network_problems(self) -> list[str]:
+        problems, kind = [], self.normalization
+        for name in ("layer_norm", "critic_dropout"):
+            if getattr(self, name) and self.network != "mlp":
+                problems.append(f"{name} is for the network mlp")
+            elif getattr(self, name) and kind != "none":
+                problems.append(f"{name} excludes normalization {kind}")
         if self.network == "mlp":
-            return []
-        plain = ("layer_norm", "critic_dropout")
-        problems = [f"{name} is for the network mlp" for name in plain if getattr(self, name)]
+            return problems
+        if kind != "none":
+            problems.append("normalization is for the network mlp")
         for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
             sizes = getattr(self, name, None)
             if sizes is not None and len(set(sizes)) != 1:

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Int32
 
 from understudy.algorithms.train_state import TrainState
+from understudy.networks.batch_norm import move_statistics, without_statistics
 from understudy.networks.projection import project_weights
 from understudy.ops.targets import polyak
 from understudy.types import Scalar, Tree
@@ -99,20 +100,24 @@ class Optimizers:
 
     def init(self, params: Any) -> dict[str, Tree]:
         """Make the optimizer states of new params."""
+        learned = without_statistics(params)
         return {
-            name: self._direction(name).init(getattr(params, name)) for name in self.learning_rates
+            name: self._direction(name).init(getattr(learned, name)) for name in self.learning_rates
         }
 
     def step(self, state: TrainState, gradients: Gradients) -> tuple[Any, dict[str, Tree]]:
         """Return the new params and optimizer states. Delayed parts do not change."""
-        clipped, params, opt_state = self._clip(gradients.params), {}, {}
+        learned = without_statistics(state.params)
+        clipped, params, opt_state = self._clip(without_statistics(gradients.params)), {}, {}
         for name in self.learning_rates:
-            old = getattr(state.params, name), state.opt_state[name]
+            old = getattr(learned, name), state.opt_state[name]
             params[name], opt_state[name] = when(
                 True if name in self.undelayed else gradients.mask.policy,
                 partial(self._move, state, name, clipped[name], *old),
                 lambda old=old: old,
             )
+            before, change = getattr(state.params, name), getattr(gradients.params, name)
+            params[name] = move_statistics(before, params[name], change)
         return state.params._replace(**params), opt_state
 
     def _move(

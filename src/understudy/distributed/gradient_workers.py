@@ -315,6 +315,11 @@ class GradientProcess:
 def check_gradient_workers(setup: TrainingSetup, cluster: Cluster) -> None:
     """Refuse settings that gradient workers cannot serve, before anything starts."""
     name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
+    if setup.algorithm.config.normalization != "none":
+        raise ConfigError(
+            f"Cluster: gradient workers do not see the whole batch, whose statistics {name} uses "
+            f"with normalization={setup.algorithm.config.normalization!r}; use 'none'"
+        )
     if cluster.replay == "sharded":
         _check_sharded(name, needs)
     if cluster.gradient_mode == "sync":

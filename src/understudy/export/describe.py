@@ -11,6 +11,7 @@ import numpy as np
 from understudy import networks
 from understudy.algorithms.base import Algorithm
 from understudy.envs.spaces import round_down, round_up
+from understudy.export.folding import fold_batch_norm
 from understudy.networks import cnn, encoders, heads, mlp, projection, rnn
 from understudy.networks.custom import PerSample
 from understudy.networks.ensembles import ensemble_size, select_critics
@@ -39,7 +40,7 @@ def describe(
     encoder: Any = getattr(policy[0], "observation_encoder", None)
     features, next_memory = _encode_observation(graph, seen, encoder)
     if hasattr(policy, "actor"):
-        mode, sample = _head(policy.actor, graph, features, policy)
+        mode, sample = _head(fold_batch_norm(policy.actor), graph, features, policy)
     else:
         mode, sample = _greedy(graph, features, policy, spec)
     action, sample = _map_actions(graph, mode, spec), _map_actions(graph, sample, spec)

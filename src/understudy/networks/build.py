@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from understudy.networks.batch_norm import BatchNormMLP
 from understudy.networks.custom import EncoderMaker, Networks, arrays_only
 from understudy.networks.encoders import (
     ObservationEncoder,
@@ -143,7 +144,11 @@ def _make_hidden(
         return body(inputs, sizes, key, activation=config.activation), sizes[-1]
     if make is None:
         names = {"activation": config.activation, "initialization": config.initialization}
-        return MLP(inputs, sizes, key, layer_norm=layer_norm, **names), (inputs, *sizes)[-1]
+        features, normalization = (inputs, *sizes)[-1], config.normalization
+        if normalization != "none":
+            warm_up = config.renorm_warm_up if normalization == "batch_renorm" else None
+            return BatchNormMLP(inputs, sizes, key, warm_up=warm_up, **names), features
+        return MLP(inputs, sizes, key, layer_norm=layer_norm, **names), features
     encoder = arrays_only(make(inputs, key))
     probe = jax.eval_shape(encoder, jax.ShapeDtypeStruct((1, inputs), jnp.float32))
     if len(probe.shape) != 2 or probe.shape[0] != 1:

@@ -138,6 +138,16 @@ def without_dropout(critics: Tree) -> Tree:
     return jax.tree.map(remove, critics, is_leaf=_is_hidden)
 
 
+def hidden_layers(network: Any) -> Any:
+    """Return the hidden layers of an actor or of critics, stacked."""
+    return _stacked(network).encoder
+
+
+def with_hidden_layers(network: Any, layers: Any) -> Any:
+    """Return an actor or critics with these hidden layers."""
+    return eqx.tree_at(hidden_layers, network, layers)
+
+
 def ensemble_size(critics: Tree) -> int:
     """Return the number of critics."""
     return len(jax.tree.leaves(_stacked(critics))[0])

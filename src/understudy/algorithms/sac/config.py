@@ -27,6 +27,11 @@ class SACConfig(OffPolicyConfig):
     """The actor's learning rate (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
+    normalization: str = setting("none", choices=("none", "batch", "batch_renorm"))
+    """Normalization of the hidden layers and inputs of actor and critics by the statistics of
+    batches: BatchNorm before each activation, or BatchRenorm after it."""
+    renorm_warm_up: int = setting(100_000, at_least=0)
+    """BatchRenorm: updates of a network before its corrections begin."""
     temperature: float | None = setting(None, at_least=0.0, moving=True)
     """A fixed temperature; 0.2 means 0.2. Without it the temperature is learned."""
     initial_temperature: float = setting(1.0, above=0.0)

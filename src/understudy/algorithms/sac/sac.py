@@ -17,6 +17,7 @@ from understudy.algorithms.gradients import (
     encode_online,
     join_gradients,
     mean_over_steps,
+    normalize_jointly,
     sample_critics,
     target_params,
     with_dropout,
@@ -113,7 +114,9 @@ class SAC(Algorithm):
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
         temperature = self.temperature(state)
         online = encode_online(state.params.critic, batch)
-        target, actor_loss = self._objectives(state, online, temperature, noise_key, subset_key)
+        online, target, actor_loss = self._objectives(
+            state, online, temperature, noise_key, subset_key
+        )
         critic_part = differentiate_critic(losses.critic_loss, online, target)
 
         def differentiate_temperature(log_prob: PerRow) -> Part:
@@ -132,9 +135,10 @@ class SAC(Algorithm):
 
     def _objectives(
         self, state: TrainState, online: Online, temperature: Scalar, key: Key, subset_key: Key
-    ) -> tuple[Target, ActorLoss]:
-        """Return the critics' target and the actor's loss: expectations over discrete actions, one
-        sample for every row of continuous ones. (The actor's class is known at trace time.)"""
+    ) -> tuple[Online, Target, ActorLoss]:
+        """Return the critics that learn, their target and the actor's loss: expectations over
+        discrete actions, one sample for every row of continuous ones. (The actor's class is known
+        at trace time.)"""
         batch, critic, config = online.batch, state.params.critic, self.config
         actor = share_encoder(state.params.actor, online.next_critic)
         targets = sample_critics(target_params(state).critic, config.critic_subset, subset_key)
@@ -143,15 +147,30 @@ class SAC(Algorithm):
         reduction = REDUCTIONS[config.actor_critics or usual]
         of_targets = REDUCTIONS[config.target_critics]
         if isinstance(actor, CategoricalActor):
+            online, targets = normalize_jointly(online, targets, batch, None)
             target = losses.discrete_critic_target(actor, targets, batch, temperature, of_targets)
-            return target, lambda actor, batch: losses.discrete_actor_loss(
-                actor, critic, batch, temperature, reduction
+            return (
+                online,
+                target,
+                lambda actor, batch: losses.discrete_actor_loss(
+                    actor, critic, batch, temperature, reduction
+                ),
             )
         noise = row_normals(key, batch.row, 2 * batch.action.shape[-1])
         actor_noise, target_noise = jnp.split(noise, 2, axis=-1)
+
+        def next_action() -> Array:
+            mean, log_std = actor(batch.next_observation)
+            return squashed_gaussian_sample(mean, log_std, target_noise)[0]
+
+        online, targets = normalize_jointly(online, targets, batch, next_action)
         target = losses.critic_target(actor, targets, batch, temperature, target_noise, of_targets)
-        return target, lambda actor, batch: losses.actor_loss(
-            actor, critic, batch, temperature, actor_noise, reduction
+        return (
+            online,
+            target,
+            lambda actor, batch: losses.actor_loss(
+                actor, critic, batch, temperature, actor_noise, reduction
+            ),
         )
 
     def temperature(self, state: TrainState) -> Scalar:

@@ -12,6 +12,21 @@ from understudy.ops.targets import Reduction, Target, bootstrapped, pessimistic
 from understudy.types import Batch, Scalar
 
 
+def smoothed_action(
+    target_actor: Any,
+    batch: Batch,
+    policy_noise: Scalar,
+    noise_clip: Scalar,
+    noise: Float[Array, "batch action"],
+) -> Float[Array, "batch action"]:
+    """Eq. 14: π̄(s') + ε, ε ~ clip(N(0, σ), −c, c).
+
+    Every row and dimension has noise of its own, and the smoothed action stays in its bounds.
+    """
+    smoothing = jnp.clip(policy_noise * noise, -noise_clip, noise_clip)
+    return jnp.clip(target_actor(batch.next_observation) + smoothing, -1.0, 1.0)
+
+
 def critic_target(
     target_actor: Any,
     target_critic: Any,
@@ -21,13 +36,9 @@ def critic_target(
     noise: Float[Array, "batch action"],
     reduction: Reduction = pessimistic,
 ) -> Target:
-    """Eq. 14 with eq. 10: r + γ·min Q̄(s', π̄(s') + ε), ε ~ clip(N(0, σ), −c, c).
-
-    Every row and dimension has noise of its own, and the smoothed action stays in its bounds.
-    `reduction` can replace the minimum.
-    """
-    smoothing = jnp.clip(policy_noise * noise, -noise_clip, noise_clip)
-    next_action = jnp.clip(target_actor(batch.next_observation) + smoothing, -1.0, 1.0)
+    """Eq. 14 with eq. 10: r + γ·min Q̄(s', a'), with the smoothed action a'. `reduction` can replace
+    the minimum."""
+    next_action = smoothed_action(target_actor, batch, policy_noise, noise_clip, noise)
     next_q = reduced_return(target_critic, batch.next_observation, next_action, reduction)
     return bootstrapped(batch.reward, batch.discount, next_q)
 

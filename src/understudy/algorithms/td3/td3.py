@@ -11,6 +11,7 @@ from understudy.algorithms.gradients import (
     differentiate_critic,
     encode_online,
     join_gradients,
+    normalize_jointly,
     target_networks,
     with_dropout,
 )
@@ -87,14 +88,16 @@ class TD3(Algorithm):
         moves it. A delayed actor costs nothing."""
         state = with_dropout(state, self.config, batch, key)
         noise_key, addon_key, subset_key = jax.random.split(key, 3)
-        target = losses.critic_target(
-            *target_networks(state, batch, self.config.critic_subset, subset_key),
-            state.hyper["policy_noise"],
-            state.hyper["noise_clip"],
-            row_normals(noise_key, batch.row, batch.action.shape[-1]),
-            REDUCTIONS[self.config.target_critics],
-        )
+        subset, hyper = self.config.critic_subset, state.hyper
+        actor, targets, encoded = target_networks(state, batch, subset, subset_key)
+        drawn = row_normals(noise_key, batch.row, batch.action.shape[-1])
+        noise = (hyper["policy_noise"], hyper["noise_clip"], drawn)
         online = encode_online(state.params.critic, batch)
+        online, targets = normalize_jointly(
+            online, targets, encoded, lambda: losses.smoothed_action(actor, encoded, *noise)
+        )
+        reduction = REDUCTIONS[self.config.target_critics]
+        target = losses.critic_target(actor, targets, encoded, *noise, reduction)
         critic_part = differentiate_critic(losses.critic_loss, online, target)
         critic, reduction = state.params.critic, REDUCTIONS.get(self.config.actor_critics)
         if reduction is None:

@@ -1,0 +1,198 @@
+"""Hidden layers with BatchNorm (Ioffe & Szegedy, arXiv 1502.03167) or BatchRenorm (Ioffe, arXiv
+1702.03275).
+
+A call normalizes by the running statistics. `train` normalizes by the statistics of its rows, and
+returns the change of the running ones. These are leaves of the network that no optimizer moves: in
+the gradient of a network, their places hold their changes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from understudy.networks.mlp import ACTIVATIONS, INITIALIZERS, Initializer, Linear, Weights
+from understudy.types import Key, Tree
+
+MOMENTUM = 0.99  # of the running statistics
+EPSILON = 1e-3  # added to variances
+MOST_R, MOST_D = 3.0, 5.0  # bounds of BatchRenorm's corrections
+
+Vector = Float[Array, " size"]
+Rows = Float[Array, "rows size"]
+Counted = Bool[Array, " rows"]  # rows that are steps
+
+
+class BatchStatistics(NamedTuple):
+    """Running statistics of the rows that a layer has seen in training; or their change."""
+
+    mean: Any  # [size]
+    variance: Any  # [size]
+    updates: Any  # so far, a float; None without BatchRenorm
+
+
+Changes = tuple[BatchStatistics, ...]  # of each BatchNorm of a network
+
+
+@final
+class BatchNorm(eqx.Module):
+    """Normalize each feature over the rows of a batch, then scale and shift it."""
+
+    scale: Vector
+    offset: Vector
+    statistics: BatchStatistics
+    warm_up: int | None = eqx.field(static=True)  # updates before BatchRenorm; None: BatchNorm
+
+    def __init__(self, size: int, warm_up: int | None):
+        self.scale = jnp.ones(size)
+        self.offset = jnp.zeros(size)
+        updates = None if warm_up is None else jnp.zeros(())
+        self.statistics = BatchStatistics(jnp.zeros(size), jnp.ones(size), updates)
+        self.warm_up = warm_up
+
+    def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
+        running = self.statistics
+        standardized = (x - running.mean) * jax.lax.rsqrt(running.variance + EPSILON)
+        return standardized * self.scale + self.offset
+
+    def train(self, x: Rows, counted: Counted) -> tuple[Rows, BatchStatistics]:
+        """Return the rows, normalized by the statistics of those that are counted (their variance
+        is divided by their number), and the change of the running statistics."""
+        mean, variance = _mean_and_variance(x, counted)
+        standardized = (x - mean) * jax.lax.rsqrt(variance + EPSILON)
+        running, updates = self.statistics, None
+        if self.warm_up is not None:
+            updates = jnp.ones(())
+            r, d = _corrections(mean, variance, running)
+            warmed_up = running.updates >= self.warm_up
+            standardized = jnp.where(warmed_up, standardized * r + d, standardized)
+        change = BatchStatistics(
+            (1.0 - MOMENTUM) * (mean - running.mean),
+            (1.0 - MOMENTUM) * (variance - running.variance),
+            updates,
+        )
+        return standardized * self.scale + self.offset, jax.lax.stop_gradient(change)
+
+
+def _mean_and_variance(x: Rows, counted: Counted) -> tuple[Vector, Vector]:
+    mask, count = counted[:, None], jnp.maximum(jnp.sum(counted), 1)
+
+    def mean_of(values: Rows) -> Vector:
+        # `where` and not a product: a row that is no step may contain anything.
+        return jnp.sum(jnp.where(mask, values, 0.0), axis=0) / count
+
+    mean = mean_of(x)
+    return mean, mean_of((x - mean) ** 2)
+
+
+def _corrections(mean: Vector, variance: Vector, running: BatchStatistics) -> tuple[Vector, Vector]:
+    """Return r and d of BatchRenorm's algorithm 1. No gradient goes through them."""
+    deviation = jnp.sqrt(running.variance + EPSILON)
+    r = jnp.clip(jnp.sqrt(variance + EPSILON) / deviation, 1.0 / MOST_R, MOST_R)
+    d = jnp.clip((mean - running.mean) / deviation, -MOST_D, MOST_D)
+    return jax.lax.stop_gradient((r, d))
+
+
+@final
+class Projection(eqx.Module):
+    """x·W on the last axis: a linear layer before BatchNorm, which would remove a bias."""
+
+    weight: Weights
+
+    def __init__(self, inputs: int, outputs: int, key: Key, initializer: Initializer):
+        self.weight = initializer(key, inputs, outputs)
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
+        return x @ self.weight
+
+
+@final
+class BatchNormMLP(eqx.Module):
+    """Hidden layers with normalized inputs. BatchNorm comes before each activation (as in XQC),
+    BatchRenorm after it (as in CrossQ)."""
+
+    layers: tuple[Linear | Projection, ...]
+    norms: tuple[BatchNorm, ...]  # the first one is that of the inputs
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden_sizes: tuple[int, ...],
+        key: Key,
+        *,
+        activation: str = "relu",
+        warm_up: int | None = None,
+        initialization: str = "kaiming",
+    ):
+        """`warm_up` is the number of updates before BatchRenorm; None is BatchNorm."""
+        sizes = (inputs, *hidden_sizes)
+        keys = jax.random.split(key, len(hidden_sizes))
+        initializer = INITIALIZERS[initialization]
+        kind = Projection if warm_up is None else Linear
+        self.layers = tuple(
+            kind(before, after, own, initializer)
+            for before, after, own in zip(sizes, hidden_sizes, keys, strict=False)
+        )
+        self.norms = tuple(BatchNorm(size, warm_up) for size in sizes)
+        self.activation = activation
+
+    @property
+    def normalizes_first(self) -> bool:
+        """Whether a hidden layer is normalized before its activation."""
+        return self.norms[0].warm_up is None
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        return self._apply(x, lambda norm, x: norm(x))
+
+    def train(self, x: Rows, counted: Counted) -> tuple[Float[Array, "rows features"], Changes]:
+        """Return the features of rows that are normalized by their own statistics, and the changes
+        of the running statistics."""
+        changes: list[BatchStatistics] = []
+
+        def normalize(norm: BatchNorm, x: Array) -> Array:
+            x, change = norm.train(x, counted)
+            changes.append(change)
+            return x
+
+        return self._apply(x, normalize), tuple(changes)
+
+    def _apply(self, x: Array, normalize: Callable[[BatchNorm, Array], Array]) -> Array:
+        activation = ACTIVATIONS[self.activation]
+        x = normalize(self.norms[0], x)
+        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
+            before, after = partial(normalize, norm), activation
+            if not self.normalizes_first:
+                before, after = after, before
+            x = after(before(layer(x)))
+        return x
+
+
+def with_changes(gradient: BatchNormMLP, changes: Changes) -> BatchNormMLP:
+    """Return the gradient of hidden layers with the changes of their running statistics."""
+    return eqx.tree_at(
+        lambda layers: tuple(norm.statistics for norm in layers.norms), gradient, changes
+    )
+
+
+def without_statistics(tree: Tree) -> Tree:
+    """Return a tree with None in place of running statistics: the arrays that optimizers move."""
+    return jax.tree.map(lambda x: None if _is_statistics(x) else x, tree, is_leaf=_is_statistics)
+
+
+def move_statistics(old: Tree, moved: Tree, gradient: Tree) -> Tree:
+    """Return the network that an optimizer has `moved`, `without_statistics`, with the statistics
+    of the `old` one plus their changes in the gradient."""
+
+    def one(old: Any, moved: Any, change: Any) -> Any:
+        return jax.tree.map(jnp.add, old, change) if _is_statistics(old) else moved
+
+    return jax.tree.map(one, old, moved, gradient, is_leaf=_is_statistics)
+
+
+def _is_statistics(node: Any) -> bool:
+    return isinstance(node, BatchStatistics)
