@@ -81,6 +81,16 @@ def test_prioritized_replay_goes_on_to_the_bit(tmp_path, env):
 
 
 @pytest.mark.slow
+@pytest.mark.fault(30, "distributional critics, and the largest return so far")
+@pytest.mark.parametrize(
+    ("kind", "env", "head"), [("SAC", PENDULUM, "quantile"), ("DDQN", CART, "categorical")]
+)
+def test_distributional_critics_go_on_to_the_bit(tmp_path, kind, env, head):
+    limited = dict(normalize_rewards=True, return_limit=5.0)
+    compare(tmp_path, kind, env, critic_head=head, num_seeds=2, **limited)
+
+
+@pytest.mark.slow
 @pytest.mark.fault(30, "schedules with a horizon")
 @pytest.mark.parametrize(
     ("kind", "env"),
