@@ -106,7 +106,9 @@ def test_on_policy_algorithms_and_dueling_have_plain_networks():
     ],
 )
 def test_an_agent_trains_and_comes_back(kind, env, network, tmp_path):
-    settings = dict(hidden_sizes=(4, 4), batch_size=8, buffer_size=100, start_steps=8)
+    settings = dict(
+        hidden_sizes=(4, 4), layer_norm=False, batch_size=8, buffer_size=100, start_steps=8
+    )
     agent = kind(env, network=network, min_buffer_size=8, **settings, num_seeds=2, seed=3)
     agent.train(24)
     agent.save(tmp_path / "agent")

@@ -252,7 +252,7 @@ def test_other_layers_than_the_standard_ones_are_asked_for_correctly():
     with pytest.raises(ConfigError) as problem:
         config(network="simba", hidden_sizes=(4, 5), critic_hidden_sizes=(), layer_norm=True)
     for words in (
-        "layer_norm is for the network mlp",
+        "layer_norm is for the network mlp, not simba: turn it off",
         "hidden_sizes must be one or more equal widths, got (4, 5)",
         "critic_hidden_sizes must be one or more equal widths, got ()",
     ):

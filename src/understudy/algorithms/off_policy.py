@@ -255,15 +255,16 @@ class OffPolicyConfig(Config):
 
     def _network_problems(self) -> list[str]:
         problems, kind = [], self.normalization
+        why = f"is for the network mlp, not {self.network}: turn it off"
         for name in ("layer_norm", "critic_dropout"):
             if getattr(self, name) and self.network != "mlp":
-                problems.append(f"{name} is for the network mlp")
+                problems.append(f"{name} {why}")
             elif getattr(self, name) and kind != "none":
                 problems.append(f"{name} excludes normalization {kind}")
         if self.network == "mlp":
             return problems
         if kind != "none":
-            problems.append("normalization is for the network mlp")
+            problems.append(f"normalization {why}")
         for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
             sizes = getattr(self, name, None)
             if sizes is not None and len(set(sizes)) != 1:
