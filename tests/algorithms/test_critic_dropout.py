@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import understudy as us
 from tests.algorithms.algorithm_cases import (
     KEY,
     SPEC,
@@ -142,3 +143,20 @@ def test_dropout_is_for_plain_networks():
         DDQNConfig(network="simba", critic_dropout=0.1)
     with pytest.raises(ConfigError, match=r"critic_dropout must be at most 0\.9"):
         DDQNConfig(critic_dropout=1.0)
+
+
+@pytest.mark.agents
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [us.SAC, us.MPO])
+def test_recurrent_critics_drop_units(kind):
+    """A batch has one row for each step of its sequences."""
+    sizes = dict(hidden_sizes=(8,), memory_size=8, batch_size=4, buffer_size=200)
+    times = dict(sequence_length=4, burn_in=2, start_steps=40, min_buffer_size=40)
+    settings = dict(memory="gru", layer_norm=False, n_step=1, **sizes, **times)
+    weights = []
+    for rate in (0.0, 0.5):
+        agent = kind("jax:Pendulum-P-v1", critic_dropout=rate, **settings)
+        agent.train(60)
+        weights.append(agent.get_weights()["critic"])
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(weights))
+    assert not same(*weights)

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from tests.algorithms.algorithm_cases import same
-from understudy.networks import MLP, QCritic, evaluate_ensemble
+from understudy.algorithms.sac import SACConfig
+from understudy.networks import MLP, Networks, QCritic, evaluate_ensemble
+from understudy.networks.build import make_critics
 from understudy.networks.dropout import Dropout
 from understudy.networks.ensembles import drop_units, ensemble, without_dropout
 from understudy.networks.mlp import Linear
+from understudy.types import ArraySpec, Continuous, Spec
 
 KEY = jax.random.PRNGKey(0)
 ROW = jnp.arange(6, dtype=jnp.int32)
@@ -73,3 +76,11 @@ def test_dropout_can_be_taken_away():
     assert jax.tree.structure(without_dropout(dropped)) == jax.tree.structure(CRITICS)
     assert same(without_dropout(dropped), CRITICS)
     assert same(without_dropout(CRITICS), CRITICS)
+
+
+def test_users_layers_drop_nothing():
+    config = SACConfig(hidden_sizes=(4,), critic_dropout=0.5)
+    networks = Networks(critic_encoder=lambda inputs, key: MLP(inputs, (4,), key))
+    spec = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))
+    critics = make_critics(spec, config, networks, KEY)
+    assert same(evaluate(drop_units(critics, 0.5, KEY, ROW), *INPUTS), evaluate(critics, *INPUTS))

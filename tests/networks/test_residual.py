@@ -8,6 +8,7 @@ import pytest
 
 from understudy.algorithms.sac import SACConfig
 from understudy.networks import (
+    MLP,
     BoundedGaussianActor,
     Networks,
     SimBa,
@@ -239,6 +240,16 @@ def test_projection_leaves_encoders_of_observations_alone():
     ):
         np.testing.assert_array_equal(before, after)
     assert_unit_weights(projected.members)
+
+
+def test_layers_of_ours_in_a_users_network_are_projected_too():
+    def encoder(inputs, key):
+        return MLP(inputs, (4, 4), key)
+
+    networks = Networks(actor_encoder=encoder, critic_encoder=encoder)
+    critics = make_critics(SPEC, config(project_weights=True), networks, KEY)
+    assert_unit_weights(critics)
+    assert evaluate_ensemble(critics, jnp.ones((7, 3)), jnp.zeros((7, 2))).shape == (2, 7)
 
 
 def test_a_unit_without_weights_stays_without():
