@@ -90,6 +90,30 @@ def test_rollouts_of_several_collectors(mode, tmp_path):
     agent.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_ratio_of_remote_rollouts_is_1(workers):
+    """Collectors act with the statistics by which the learner normalizes their rollouts."""
+    config = us.PPOConfig(**A2C, minibatches=2, epochs=2, learning_rate=0.1)
+    cluster = Cluster(2, mode="sync", gradient_workers=workers, cpus_each=0.4)
+    agent, seen = us.PPO("CartPole-v1", config, num_envs=2, cluster=cluster), []
+    prepare = agent.algorithm.prepare
+
+    def watched(state, batch):
+        rows = prepare(state, batch)
+        moved = state.params.actor(rows.observation).log_prob(rows.action) - rows.log_prob
+        mean = state.normalizer.observation.mean
+        jax.debug.callback(lambda *x: seen.append([np.abs(y).max() for y in x]), moved, mean)
+        return rows
+
+    agent.algorithm.prepare = watched
+    train(agent, 80)
+    jax.effects_barrier()
+    agent.close()
+    assert len(seen) == 4 and max(moved for moved, _ in seen) < 1e-5
+    assert len({mean for _, mean in seen}) == 4
+
+
 def test_steps_and_updates_are_exact_whatever_the_collectors_do(tmp_path):
     agent = sac(config=dict(updates_per_step=0.5))
     history = train(agent, ODD).history

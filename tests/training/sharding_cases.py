@@ -19,6 +19,7 @@ REPLAY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=128, start_steps=8, 
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=3, burn_in=1)
 PRIORITIZED = dict(prioritized=True)
 ROLLOUT = dict(hidden_sizes=(8,), horizon=2)
+HALVES = dict(minibatches=2, epochs=2, memory="gru", memory_size=4)
 HALF = 20  # iterations
 
 
@@ -55,6 +56,7 @@ def slow(case, /, **settings):
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
         slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
         slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
+        slow("environments", name="ppo", env="jax:CartPole-v1", num_envs=16, **ROLLOUT, **HALVES),
         slow("native members", name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY),
         slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY),
     ],
@@ -138,7 +140,7 @@ def test_hyper_parameters_and_weights_are_set_while_spread():
         ),
         (
             dict(name="a2c", env="CartPole-v1", devices=8, num_envs=4, horizon=8, memory="gru"),
-            "num_envs must be a multiple of devices: 4",
+            "num_envs / minibatches must be a multiple of devices: 4",
         ),
     ],
 )
