@@ -24,7 +24,7 @@ from tests.algorithms.algorithm_cases import (
     settled,
 )
 from tests.networks.batch_norm_cases import forward, like_trained, parts
-from understudy.algorithms import find, gradients
+from understudy.algorithms import find, joint_pass
 from understudy.algorithms.sac import SAC, SACConfig
 from understudy.algorithms.td3 import TD3Config
 from understudy.networks.batch_norm import BatchNormMLP, BatchStatistics, without_statistics
@@ -260,8 +260,8 @@ def test_the_targets_may_be_the_critics_themselves(copied):
     @jax.jit
     def halves(critics, batch):
         targets = jax.tree.map(lambda x: x, critics) if copied else critics
-        online, targets = gradients.normalize_jointly(
-            gradients.encode_online(critics, batch), targets, batch, lambda: next_action
+        online, targets = joint_pass.normalize_jointly(
+            joint_pass.encode_online(critics, batch), targets, batch, lambda: next_action
         )
         return hidden_layers(online.critic).features, hidden_layers(targets).features
 

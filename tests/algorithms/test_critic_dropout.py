@@ -19,7 +19,8 @@ from tests.algorithms.algorithm_cases import (
     shards_of,
 )
 from understudy.algorithms.ddqn import DDQN, DDQNConfig
-from understudy.algorithms.gradients import differentiate_critic, encode_online, with_dropout
+from understudy.algorithms.gradients import differentiate_critic, with_dropout
+from understudy.algorithms.joint_pass import encode_online
 from understudy.algorithms.mpo import MPO, MPOConfig
 from understudy.algorithms.td3 import losses
 from understudy.types import ConfigError, Discrete, Spec

@@ -184,7 +184,7 @@ def test_the_critic_sees_actions_in_their_bounds_and_the_fit_sees_them_as_drawn(
 
     noise = jnp.array([[[4.0], [-1.0], [-6.0]]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(losses, "reduced_return", lambda critics, *inputs: critic(*inputs))
+        patch.setattr(losses, "reduced_return", lambda critics, *inputs: critic(*inputs[:2]))
         asked = jax.jit(
             lambda policy: losses.sample_candidates(policy, None, jnp.array([[7.0]]), noise)
         )

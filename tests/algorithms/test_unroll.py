@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.algorithms.algorithm_cases import KEY
-from understudy.algorithms import find, gradients
+from understudy.algorithms import find, joint_pass
 from understudy.algorithms.ddqn import losses
 from understudy.algorithms.optim import only
 from understudy.networks import ensembles
@@ -91,7 +91,7 @@ def compute_apart(algorithm, state, batch):
     """The same with an unroll for every use of an encoder."""
 
     def apart(critics, batch):
-        return gradients.Online(batch, critics, critics, lambda gradient: gradient)
+        return joint_pass.Online(batch, critics, critics, lambda gradient: gradient)
 
     def each(encoder, *observations):
         return tuple(map(encoder, observations))

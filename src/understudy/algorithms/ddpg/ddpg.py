@@ -11,11 +11,11 @@ from understudy.algorithms.ddpg import losses
 from understudy.algorithms.ddpg.config import DDPGConfig
 from understudy.algorithms.gradients import (
     differentiate_critic,
-    encode_online,
     join_gradients,
     target_networks,
     with_dropout,
 )
+from understudy.algorithms.joint_pass import encode_online
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.train_state import ActorCritic, TrainState
 from understudy.networks import DeterministicActor, share_encoder

@@ -12,11 +12,11 @@ from understudy.algorithms.ddqn import losses
 from understudy.algorithms.ddqn.config import DDQNConfig
 from understudy.algorithms.gradients import (
     differentiate_critic,
-    encode_online,
     sample_critics,
     target_params,
     with_dropout,
 )
+from understudy.algorithms.joint_pass import encode_online
 from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.train_state import TrainState
 from understudy.networks.build import make_critics

@@ -13,12 +13,12 @@ from understudy.algorithms.gradients import (
     ActorLoss,
     Part,
     differentiate_critic,
-    encode_online,
     join_gradients,
     mean_over_steps,
     target_networks,
     with_dropout,
 )
+from understudy.algorithms.joint_pass import encode_online
 from understudy.algorithms.mpo import losses
 from understudy.algorithms.mpo.config import CONSTRAINTS, MULTIPLIERS, MPOConfig
 from understudy.algorithms.optim import Optimizers, UpdateMask

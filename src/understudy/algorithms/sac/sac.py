@@ -11,17 +11,15 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import ActorPolicy, Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.gradients import (
     ActorLoss,
-    Online,
     Part,
     differentiate_critic,
-    encode_online,
     join_gradients,
     mean_over_steps,
-    normalize_jointly,
     sample_critics,
     target_params,
     with_dropout,
 )
+from understudy.algorithms.joint_pass import Online, encode_online, normalize_jointly
 from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.sac import losses
 from understudy.algorithms.sac.config import SACConfig

@@ -9,12 +9,11 @@ from understudy.algorithms import off_policy
 from understudy.algorithms.base import Algorithm, Explored, First, Result
 from understudy.algorithms.gradients import (
     differentiate_critic,
-    encode_online,
     join_gradients,
-    normalize_jointly,
     target_networks,
     with_dropout,
 )
+from understudy.algorithms.joint_pass import encode_online, normalize_jointly
 from understudy.algorithms.optim import UpdateMask
 from understudy.algorithms.td3 import losses
 from understudy.algorithms.td3.config import TD3Config
