@@ -324,5 +324,5 @@ def test_normalizations_exclude_each_other():
     for config in (SACConfig, TD3Config):
         with pytest.raises(ConfigError, match="layer_norm excludes normalization batch"):
             config(layer_norm=True, normalization="batch")
-    with pytest.raises(ConfigError, match="normalization must be one of none, batch, batch_renorm"):
+    with pytest.raises(ConfigError, match="normalization must be one of off, batch, batch_renorm"):
         SACConfig(normalization="layer")

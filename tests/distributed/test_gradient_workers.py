@@ -288,5 +288,5 @@ def test_what_workers_cannot_do_is_refused_before_they_start():
         check_gradient_workers(a2c, Cluster(gradient_workers=2, gradient_mode="async"))
     normalized = make_setup("sac", normalization="batch")
     for mode in ("sync", "async"):
-        with pytest.raises(ConfigError, match="SAC uses with normalization='batch'; use 'none'"):
+        with pytest.raises(ConfigError, match="SAC uses with normalization='batch'; use 'off'"):
             check_gradient_workers(normalized, Cluster(gradient_workers=2, gradient_mode=mode))

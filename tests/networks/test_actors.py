@@ -49,7 +49,7 @@ def make(head, action, gain=None, key=KEY, own=None, **settings):
         hidden_sizes=(8, 6),
         actor_hidden_sizes=None,
         activation="relu",
-        normalization="none",
+        normalization="off",
         initialization="kaiming",
     )
     vars(config).update(settings)

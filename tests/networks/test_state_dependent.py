@@ -48,7 +48,7 @@ def test_log_std_starts_as_given():
         hidden_sizes=(7,),
         actor_hidden_sizes=None,
         activation="relu",
-        normalization="none",
+        normalization="off",
         initialization="orthogonal",
     )
     spec = Spec(ArraySpec((3,)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,)))

@@ -35,7 +35,7 @@ def config(**settings):
         critic_hidden_sizes=None,
         activation="relu",
         layer_norm=False,
-        normalization="none",
+        normalization="off",
         initialization="kaiming",
         num_critics=1,
     )

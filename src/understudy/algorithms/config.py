@@ -106,7 +106,7 @@ class Config:
     # Settings of papers by name (see `read_recipes`).
     recipes: ClassVar[Mapping[str, Recipe]] = {}
 
-    normalization = "none"  # no field here; algorithms that support BatchNorm have it as a setting
+    normalization = "off"  # no field here; algorithms that support BatchNorm have it as a setting
 
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}

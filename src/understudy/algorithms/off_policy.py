@@ -259,11 +259,11 @@ class OffPolicyConfig(Config):
         for name in ("layer_norm", "critic_dropout"):
             if getattr(self, name) and self.network != "mlp":
                 problems.append(f"{name} {why}")
-            elif getattr(self, name) and kind != "none":
+            elif getattr(self, name) and kind != "off":
                 problems.append(f"{name} excludes normalization {kind}")
         if self.network == "mlp":
             return problems
-        if kind != "none":
+        if kind != "off":
             problems.append(f"normalization {why}")
         for name in ("hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"):
             sizes = getattr(self, name, None)

@@ -315,10 +315,10 @@ class GradientProcess:
 def check_gradient_workers(setup: TrainingSetup, cluster: Cluster) -> None:
     """Refuse settings that gradient workers cannot serve, before anything starts."""
     name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
-    if setup.algorithm.config.normalization != "none":
+    if setup.algorithm.config.normalization != "off":
         raise ConfigError(
             f"Cluster: gradient workers do not see the whole batch, whose statistics {name} uses "
-            f"with normalization={setup.algorithm.config.normalization!r}; use 'none'"
+            f"with normalization={setup.algorithm.config.normalization!r}; use 'off'"
         )
     if cluster.replay == "sharded":
         _check_sharded(name, needs)

@@ -145,7 +145,7 @@ def _make_hidden(
     if make is None:
         names = {"activation": config.activation, "initialization": config.initialization}
         features, normalization = (inputs, *sizes)[-1], config.normalization
-        if normalization != "none":
+        if normalization != "off":
             warm_up = config.renorm_warm_up if normalization == "batch_renorm" else None
             return BatchNormMLP(inputs, sizes, key, warm_up=warm_up, **names), features
         return MLP(inputs, sizes, key, layer_norm=layer_norm, **names), features

@@ -18,7 +18,7 @@ class TD3Config(OffPolicyConfig):
     """The actor's learning rate (default: learning_rate)."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
-    normalization: str = setting("none", choices=("none", "batch", "batch_renorm"))
+    normalization: str = setting("off", choices=("off", "batch", "batch_renorm"))
     """Normalization of the hidden layers and inputs of actor and critics by the statistics of
     batches: BatchNorm before each activation, or BatchRenorm after it."""
     renorm_warm_up: int = setting(100_000, at_least=0)
