@@ -7,6 +7,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import understudy as us
@@ -96,6 +98,38 @@ def test_an_agents_arguments_and_its_preset_in_words():
     assert plain == (us.SACConfig.preset("Hopper-v5"), "Hopper-v5")
     with pytest.raises(ConfigError, match=r"a config or single settings \(recipe\), not both"):
         choose_config(us.SACConfig, "Hopper-v5", us.SACConfig(), {"recipe": "redq"})
+
+
+TINY = dict(
+    hidden_sizes=(8,), actor_hidden_sizes=(8,), critic_hidden_sizes=(8,), batch_size=4,
+    min_buffer_size=6, start_steps=6, updates_per_step=1.0, num_critics=2, normalize_rewards=True,
+)  # fmt: skip
+TOGETHER = ("xqc", "crossq")  # the recipes that join most options; the others are slow tests
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=() if name in TOGETHER else pytest.mark.slow)
+        for name in us.SACConfig.recipes
+    ],
+)
+def test_an_agent_with_a_recipe_learns_from_finite_numbers(recipe):
+    agent = us.SAC("jax:Pendulum-v1", recipe=recipe, **TINY)
+    before = jax.device_get(agent.get_weights())
+    agent.train(20, run=us.RunConfig(evaluate_every=0), progress=False)
+    after = jax.device_get(agent.get_weights())
+    leaves = [jax.tree.leaves(tree) for tree in (before, after)]
+    assert all(np.isfinite(leaf).all() for leaf in leaves[1])
+    assert all(
+        any((old != new).any() for old, new in zip(*map(jax.tree.leaves, pair), strict=True))
+        for pair in zip(before.values(), after.values(), strict=True)
+    )
+    if recipe == "xqc":
+        for layer in agent.get_weights()["critic"].encoder.layers:
+            np.testing.assert_allclose(np.linalg.norm(layer.weight, axis=-2), 1.0, rtol=1e-5)
+    agent.close()
 
 
 def test_lists_and_none_of_a_file_become_values(tmp_path):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from understudy.networks.batch_norm import Projection
 from understudy.networks.encoders import ObservationEncoder
 from understudy.networks.mlp import Linear, Weights, orthogonal
 from understudy.types import Key, Tree
@@ -38,14 +39,17 @@ class UnitLinear(eqx.Module):
         return x @ self.weight
 
 
+LAYERS = Linear | UnitLinear | Projection
+
+
 def project_weights(network: Tree) -> Tree:
     """Scale the weights of each output unit to length 1, in all linear layers of a network or of
     stacked ones. Biases and the encoder of observations stay as they are."""
 
     def project(part: Tree) -> Tree:
-        if not isinstance(part, Linear | UnitLinear):
+        if not isinstance(part, LAYERS):
             return part
         return eqx.tree_at(lambda layer: layer.weight, part, unit_norm(part.weight, axis=-2))
 
-    kinds = Linear | UnitLinear | ObservationEncoder
+    kinds = LAYERS | ObservationEncoder
     return jax.tree.map(project, network, is_leaf=lambda part: isinstance(part, kinds))
