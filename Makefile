@@ -70,8 +70,9 @@ bench: $(STAMP)
 
 # Exact versions and hashes, no addresses: where packages come from is the machine's affair.
 lock:
-	$(BIN)/pip-compile --quiet --extra dev --extra mujoco --extra onnx \
-		--extra optuna --extra video --extra tensorboard --extra atari --extra minatar --extra brax --extra ray --generate-hashes --allow-unsafe \
+	$(BIN)/pip-compile --quiet --extra dev --extra docs --extra mujoco --extra box2d --extra onnx \
+		--extra optuna --extra video --extra tensorboard --extra atari --extra minatar --extra brax \
+		--extra ray --generate-hashes --allow-unsafe \
 		--strip-extras --no-annotate --no-header --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --output-file requirements.lock pyproject.toml
 

@@ -11,8 +11,8 @@ from typing import Any
 from understudy.cli.parsing import Parser
 
 CORE = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "safetensors")
-EXTRAS = ("cuda", "mujoco", "atari", "minatar", "brax", "gymnax", "envpool", "onnx", "optuna",
-          "ray", "video", "tensorboard", "wandb", "mlflow")  # fmt: skip
+EXTRAS = ("cuda", "mujoco", "box2d", "atari", "minatar", "brax", "gymnax", "envpool", "onnx",
+          "optuna", "ray", "video", "tensorboard", "wandb", "mlflow")  # fmt: skip
 # Extras that do not have the name of the distribution that they install.
 DISTRIBUTIONS = {"cuda": "jax-cuda13-plugin", "atari": "ale-py", "video": "imageio-ffmpeg",
                  "mlflow": "mlflow-skinny"}  # fmt: skip

@@ -46,7 +46,7 @@ _ACCEPTED = (
 # Package that is imported → the word by which Gymnasium's message names it, what to install.
 _EXTRAS = {
     "mujoco": ("mujoco", "understudy[mujoco]"),
-    "Box2D": ("box2d", "gymnasium[box2d]"),
+    "Box2D": ("box2d", "understudy[box2d]"),
     "pygame": ("pygame", "gymnasium[classic-control]"),
 }
 
