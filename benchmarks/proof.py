@@ -4,12 +4,13 @@
     python benchmarks/proof.py status                # done, partial, missing
     python benchmarks/proof.py report                # results/proof/README.md and figures
 
-Rows are run in the order of `MATRIX`, with the library's presets. `run` stops when the minutes are
-over, on Ctrl-C and on SIGTERM, each with a checkpoint; the next `run` continues bit for bit. After
-kill -9 it continues from the last checkpoint. The minutes end training; the checkpoint that
-follows, and an evaluation which the library makes at a stop, may take another minute.
+Rows are run in the order of proof_rows.py, with the library's presets. --matrix pilot runs the
+comparison of all recipes instead, in results/pilot. `run` stops when the minutes are over, on
+Ctrl-C and on SIGTERM, each with a checkpoint; the next `run` continues bit for bit. After kill -9
+it continues from the last checkpoint. The minutes end training; the checkpoint that follows, and an
+evaluation which the library makes at a stop, may take another minute.
 
-Evaluations go to results/proof/{algorithm}_{env}.csv, the settings to the JSON file beside it. A
+Evaluations go to results/proof/{method}_{env}.csv, the settings to the JSON file beside it. A
 row whose settings differ from the present preset is refused; with --restart it starts afresh.
 
 The folder --work holds the run directories and a copy of their evaluations. Seeds of a program
@@ -38,9 +39,6 @@ import numpy as np
 from proof_report import (
     FINAL,
     TRAINING,
-    Reference,
-    Row,
-    Source,
     Table,
     changes,
     finished,
@@ -51,6 +49,7 @@ from proof_report import (
     standing,
     write,
 )
+from proof_rows import MATRICES, Matrix, Row
 
 import understudy as us
 from understudy.agent import agent_class
@@ -60,47 +59,6 @@ from understudy.runs.files import lock_directory, write_whole
 HERE = Path(__file__).resolve().parent
 LOG_EVERY = 500  # steps between looks at the clock
 LINES, SETTINGS, RUN = "evaluations.csv", "settings.json", "run"  # in the work folder
-
-# Published results. A metric is explained in proof_report.HEADER.
-SBX = Source("SBX", "final", "SAC of SBX, v4, 10 seeds, evaluation at 1,000,000 steps; "
-             "results/baseline/sac.csv of github.com/dojeon-ai/SimbaV2 (14fafb2)")  # fmt: skip
-TIANSHOU = Source("Tianshou", "best", "v3, 10 seeds, 10 episodes per evaluation, within 1,000,000 "
-                  "steps; examples/mujoco of github.com/thu-ml/tianshou")  # fmt: skip
-TD7 = Source("TD7 paper", "final", "TD3 in Fujimoto et al. (2023), For SALE: State-Action "
-             "Representation Learning for Deep Reinforcement Learning; v4, 10 seeds, 1,000,000 "
-             "steps; as listed in appendix F.1 of Lee et al. (2025), Hyperspherical Normalization "
-             "for Scalable Deep Reinforcement Learning")  # fmt: skip
-TD3_PAPER = Source("TD3 paper", "best", "Fujimoto et al. (2018), Addressing Function Approximation "
-                   "Error in Actor-Critic Methods, table 1; v1, 10 seeds, 10 episodes per "
-                   "evaluation, within 1,000,000 steps")  # fmt: skip
-SPINNING_UP = Source("Spinning Up", "final", "v3, 10 seeds, smoothed over 11 epochs, at 1,000,000 "
-                     "steps; read from the vector figures in docs/images/plots/pyt of "
-                     "github.com/openai/spinningup (038665d)")  # fmt: skip
-TONIC = Source("Tonic", "final", "v3, 10 seeds, 5 episodes per evaluation, at 1,000,000 steps; log "
-               "files of github.com/fabiopardo/tonic_data (0534420)")  # fmt: skip
-
-
-def _published(*found: tuple[float, float | None, Source]) -> tuple[Reference, ...]:
-    return tuple(Reference(*each) for each in found)
-
-
-MATRIX = (
-    Row("sac", "HalfCheetah-v5", _published((11_321, 1_051, SBX), (12_139, 1_049, TIANSHOU))),
-    Row("td3", "HalfCheetah-v5", _published((10_574, None, TD7), (9_637.0, 859, TD3_PAPER))),
-    Row("sac", "Hopper-v5", _published((2_787, 823, SBX), (3_542, 52, TIANSHOU))),
-    Row("td3", "Hopper-v5", _published((3_226, None, TD7), (3_564.1, 115, TD3_PAPER))),
-    Row("sac", "Walker2d-v5", _published((4_536, 469, SBX), (5_007, 252, TIANSHOU))),
-    Row("td3", "Walker2d-v5", _published((3_946, None, TD7), (4_682.8, 540, TD3_PAPER))),
-    Row("sac", "Ant-v5", _published((5_734, 639, SBX), (5_850, 476, TIANSHOU))),
-    Row("td3", "Ant-v5", _published((3_942, None, TD7), (4_372.4, 1_000, TD3_PAPER))),
-    Row("ddpg", "HalfCheetah-v5",
-        _published((10_109, None, SPINNING_UP), (11_718.7, 465.6, TIANSHOU))),
-    Row("ddpg", "Walker2d-v5", _published((1_921, None, SPINNING_UP), (1_400.6, 905.0, TIANSHOU))),
-    Row("mpo", "HalfCheetah-v5", _published((7_104, 681, TONIC))),
-    Row("mpo", "Walker2d-v5", _published((4_491, 960, TONIC))),
-    Row("a2c", "HalfCheetah-v5", _published((1_829.9, 1_068, TIANSHOU))),
-    Row("a2c", "Walker2d-v5", _published((1_091.6, 709, TIANSHOU))),
-)  # fmt: skip
 
 
 class Program(NamedTuple):
@@ -167,7 +125,7 @@ class Watch:
     def keep(self, kind: str, steps: int, episodes: int, means: list[float], seconds: str) -> None:
         row, seeds = self.program.row, self.program.seeds
         for seed, mean in zip(seeds, means, strict=True):
-            values = (row.algorithm, row.env, seed, steps, kind, episodes, mean, seconds)
+            values = (row.method, row.env, seed, steps, kind, episodes, mean, seconds)
             names = ("algorithm", "env", "seed", "steps", "kind", "episodes", "mean_return",
                      "wall_seconds")  # fmt: skip
             line = {name: str(value) for name, value in zip(names, values, strict=True)}
@@ -250,8 +208,10 @@ def make_agent(program: Program, options: argparse.Namespace) -> us.Agent:
     if set(program.seeds) & {seed for seed, *_ in read(row.csv(options.results))}:
         print(f"{program.title}: the results hold evaluations, but {program.place} holds no "
               "checkpoint to go on from. The program starts afresh and replaces them.")  # fmt: skip
+    recipe = {"recipe": row.recipe} if row.recipe else {}
     return agent_class(row.algorithm)(
         row.env,
+        **recipe,
         seed=program.seeds[0],
         num_seeds=len(program.seeds),
         env_workers=options.env_workers,
@@ -332,18 +292,17 @@ def show_status(rows: list[Row], options: argparse.Namespace) -> None:
             words.append(f"checkpoints at {', '.join(f'{steps:,}' for steps in sorted(at))}")
         if any(changes(row, path) for path in stored_settings(row, options)):
             words.append("made with other settings than the present ones")
-        print(f"{state:8} {row.algorithm:5} {row.env:16} {', '.join(words)}")
+        print(f"{state:8} {row.method:12} {row.env:16} {', '.join(words)}")
 
 
 def select(matrix: tuple[Row, ...], only: list[str]) -> list[Row]:
-    """The rows that are named ALGORITHM or ALGORITHM:ENV; all without a name."""
-    known = {name for row in matrix for name in (row.algorithm, f"{row.algorithm}:{row.env}")}
-    unknown = set(only) - known
+    """The rows that are named METHOD or METHOD:ENV; all without a name. A method is an algorithm
+    or, with a recipe, algorithm-recipe."""
+    names = {row: {row.method, f"{row.method}:{row.env}"} for row in matrix}
+    unknown = set(only).difference(*names.values())
     if unknown:
         raise us.UnderstudyError(f"no such row: {', '.join(sorted(unknown))}")
-    names = set(only)
-    return [row for row in matrix
-            if not names or {row.algorithm, f"{row.algorithm}:{row.env}"} & names]  # fmt: skip
+    return [row for row in matrix if not only or names[row].intersection(only)]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -352,11 +311,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     words = {"run": "run rows that are missing", "status": "list rows", "report": "write the page"}
     for name, help in words.items():
         add = commands.add_parser(name, help=help).add_argument
-        add("--results", type=Path, default=HERE / "results" / "proof")
+        add("--matrix", choices=MATRICES, default="proof")
+        add("--results", type=Path, help="default: results/MATRIX beside this script")
         if name == "report":
             continue
-        add("--work", type=Path, default=HERE / ".proof", help="run directories and checkpoints")
-        add("--only", action="append", default=[], metavar="ALGORITHM[:ENV]")
+        add(
+            "--work",
+            type=Path,
+            help="run directories and checkpoints (default: .proof/MATRIX beside this script)",
+        )
+        add("--only", action="append", default=[], metavar="METHOD[:ENV]")
         if name == "status":
             continue
         add("--minutes", type=float, help="stop after that time (default: when all is done)")
@@ -367,16 +331,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         add("--commit", help="what the CSV says, where there is no git")
         add("--restart", action="store_true", help="start rows afresh whose settings changed")
     options = parser.parse_args(arguments)
+    options.results = options.results or HERE / "results" / options.matrix
+    if options.command != "report":
+        options.work = options.work or HERE / ".proof" / options.matrix
     if options.command == "run" and (options.seeds_per_program < 1 or (options.steps or 1) < 1):
         parser.error("--seeds-per-program and --steps must be at least 1")
     return options
 
 
-def main(arguments: list[str] | None = None, matrix: tuple[Row, ...] = MATRIX) -> None:
+def main(arguments: list[str] | None = None, matrices: dict[str, Matrix] = MATRICES) -> None:
     options = parse(arguments)
+    matrix, header = matrices[options.matrix]
     try:
         if options.command == "report":
-            print(report(matrix, options.results))
+            print(report(matrix, options.results, header))
         else:
             act = run_rows if options.command == "run" else show_status
             act(select(matrix, options.only), options)

@@ -10,21 +10,20 @@ import io
 import json
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from proof_rows import Reference, Row
 from reporting import hardware, markdown_table
 
 import understudy
 from understudy.agent import agent_class
-from understudy.algorithms.config import shown_name
 from understudy.ops.statistics import iqm, stratified_bootstrap_interval
 from understudy.reports import figures
 from understudy.reports.run_log import Curve
@@ -37,21 +36,6 @@ COLUMNS: tuple[str, ...] = (
     "seeds_in_program", *FACTS,
 )  # fmt: skip
 TRAINING, FINAL = "training", "final"  # kinds of evaluations
-HEADER = """# Ten seeds per row, beside published results
-
-`python benchmarks/proof.py report` writes this page and its figures from the CSV files beside it.
-Each CSV file has its settings beside it as JSON. Settings are the library's presets, which were
-fixed before these seeds were run.
-
-A score is the mean return of one seed's deterministic episodes with its last policy. The table
-shows the mean and the standard deviation (divisor n) of the seeds' scores, their interquartile mean
-(IQM), and the 95 % stratified bootstrap interval of the IQM (Agarwal et al., 2021). "Best
-evaluation" is the highest mean over seeds of all evaluations during training. Published numbers of
-metric "final" compare with the mean, those of metric "best" with the best evaluation.
-
-A row is partial until every planned seed has reached the planned steps. A partial row shows the
-last evaluation of the seeds that got furthest.
-"""
 VERSIONS_OF_TASKS = """The published numbers are of the v1 to v4 tasks. According to the Gymnasium
 documentation HalfCheetah is the same in v5; Hopper, Walker2d and Ant changed in v5 (rewards of
 unhealthy states, friction of Walker2d's feet, contact cost and observation of Ant), so their
@@ -59,51 +43,6 @@ numbers are a rough measure only."""
 
 Key = tuple[int, int, str]  # seed, steps, kind
 Table = dict[Key, dict[str, str]]
-
-
-class Source(NamedTuple):
-    name: str
-    metric: str  # "final" or "best", see HEADER
-    text: str
-
-
-class Reference(NamedTuple):
-    """A published result."""
-
-    value: float
-    spread: float | None
-    source: Source
-
-
-@final
-@dataclass(frozen=True)
-class Row:
-    """An algorithm on a task: what is run, how it is evaluated, and what is published."""
-
-    algorithm: str
-    env: str
-    references: tuple[Reference, ...] = ()
-    seeds: tuple[int, ...] = tuple(range(10, 20))
-    steps: int = 1_000_000
-    evaluate_every: int = 25_000
-    episodes: int = 5
-    final_episodes: int = 10
-
-    @property
-    def name(self) -> str:
-        return f"{self.algorithm}_{self.task}"
-
-    @property
-    def task(self) -> str:
-        """The environment in names of files."""
-        return self.env.replace(":", "-").replace("/", "-")
-
-    @property
-    def title(self) -> str:
-        return f"{shown_name(self.algorithm)} on {self.env}"
-
-    def csv(self, results: Path) -> Path:
-        return results / f"{self.name}.csv"
 
 
 class Standing(NamedTuple):
@@ -183,9 +122,11 @@ def settings(row: Row) -> dict[str, Any]:
     """All that decides a row's results, except for the seeds; as JSON reads it back."""
     algorithm = agent_class(row.algorithm).algorithm_class
     config_class = algorithm.config_class
-    config, preset = config_class.preset(row.env), config_class.preset_name(row.env)
+    config = config_class.preset(row.env, recipe=row.recipe)
+    preset = config_class.preset_name(row.env)
     fixed = ("algorithm", "env", "steps", "evaluate_every", "episodes", "final_episodes")
     found = {name: getattr(row, name) for name in fixed}
+    found |= {"recipe": row.recipe} if row.recipe else {}
     found |= {"preset": preset, "num_envs": algorithm.num_envs}
     return json.loads(json.dumps(found | {"config": dataclasses.asdict(config)}))
 
@@ -239,7 +180,7 @@ def find_commit(repository: Path) -> str:
 # -- the page -----------------------------------------------------------------------------------
 
 
-def report(matrix: tuple[Row, ...], results: Path) -> Path:
+def report(matrix: tuple[Row, ...], results: Path, header: str) -> Path:
     """Writes README.md and a figure per task into `results`."""
     tables = {row: read(row.csv(results)) for row in matrix}
     known = {row: found for row in matrix if (found := standing(row, tables[row])) is not None}
@@ -253,7 +194,7 @@ def report(matrix: tuple[Row, ...], results: Path) -> Path:
     cited = [f"- {each.name} ({each.metric}): {each.text}" for each in sources]
     pictures = _figures(known, tables, results)
     parts = [
-        HEADER,
+        header,
         markdown_table(score_header, scores),
         "## Published numbers\n\n" + "\n".join(cited) + f"\n\n{VERSIONS_OF_TASKS}" if cited else "",
         "## Origin of the data\n\nWall-clock time is that of training with its evaluations and "
@@ -280,7 +221,7 @@ def published(reference: Reference) -> str:
 
 
 def _score_line(row: Row, found: Standing | None) -> list[str]:
-    start = [shown_name(row.algorithm), row.env]
+    start = [row.shown_method, row.env]
     references = "<br>".join(map(published, row.references)) or "–"
     if found is None:
         planned = [f"0 of {len(row.seeds)}", f"missing (0 of {row.steps:,})"]
@@ -329,12 +270,12 @@ def _origin_line(row: Row, table: Table, found: Standing) -> list[str]:
 
 
 def _figures(known: dict[Row, Standing], tables: dict[Row, Table], results: Path) -> list[Path]:
-    """One per task, with all its algorithms."""
-    algorithms = list(dict.fromkeys(row.algorithm for row in tables))
+    """One per task, with all its algorithms and recipes."""
+    methods = list(dict.fromkeys(row.method for row in tables))
     tasks = list(dict.fromkeys(row.task for row in tables))
     rows = sorted(known, key=lambda row: tasks.index(row.task))
     return [
-        _figure(list(same), known, tables, algorithms, results / f"{task}.png")
+        _figure(list(same), known, tables, methods, results / f"{task}.png")
         for task, same in groupby(rows, key=lambda row: row.task)
     ]
 
@@ -343,7 +284,7 @@ def _figure(
     rows: list[Row],
     known: dict[Row, Standing],
     tables: dict[Row, Table],
-    algorithms: list[str],
+    methods: list[str],
     path: Path,
 ) -> Path:
     """Returns over steps on the left, over wall-clock time on the right."""
@@ -360,7 +301,7 @@ def _figure(
         by_seed = [curve for curve in data[row].values() if curve]
         over_steps = figures.Group(label, [_curve(curve, None) for curve in by_seed])
         over_time = figures.Group(label, [_curve(curve, scale) for curve in by_seed])
-        place = algorithms.index(row.algorithm)
+        place = methods.index(row.method)
         handles[label] = figures.draw_group(left, over_steps, place)
         figures.draw_group(right, over_time, place)
         groups.append(over_steps)
@@ -380,7 +321,7 @@ def _figure(
 
 def _label(row: Row, found: Standing) -> str:
     steps = "" if found.complete else f", partial: {found.progress(row)} steps"
-    return f"{shown_name(row.algorithm)}{steps}"
+    return f"{row.shown_method}{steps}"
 
 
 def _curve(curve: dict[int, tuple[float, float]], scale: float | None) -> Curve:

@@ -9,24 +9,29 @@ from pathlib import Path
 
 import proof
 import proof_report
+import proof_rows
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 EVALUATION = {"episodes": 2, "final_episodes": 3}
 # Replay is learned from after 1,000 steps; the learning rate falls to 0 over the run.
-ROW = proof.Row(
+ROW = proof_rows.Row(
     "ddqn", "jax:CartPole-v1", seeds=(3, 4), steps=1_600, evaluate_every=400, **EVALUATION
 )
 # Eight environments, so that evaluations are not at the multiples of 100.
-SINGLE = proof.Row(
+SINGLE = proof_rows.Row(
     "a2c", "jax:CartPole-v1", seeds=(7,), steps=400, evaluate_every=100, **EVALUATION
 )
 LEFT_OUT = ("wall_seconds",)  # what a clock has said
 
 
+def matrices(rows):
+    return {"proof": proof_rows.Matrix(rows, "# The page")}
+
+
 def run(folder, *arguments, matrix=(ROW,)):
     places = ["--work", str(folder / "work"), "--results", str(folder / "results")]
-    proof.main(["run", *places, "--commit", "none", *arguments], matrix)
+    proof.main(["run", *places, "--commit", "none", *arguments], matrices(matrix))
     return lines(folder, matrix[0])
 
 
@@ -167,7 +172,7 @@ def test_programs_of_fewer_seeds(uninterrupted, tmp_path):
 
 VICTIM = """
 import os, signal, sys
-import proof
+import proof, proof_rows
 proof.LOG_EVERY = 160
 plain = proof.Watch.__call__
 
@@ -178,9 +183,10 @@ def kill(self, facts):
     return asked
 
 proof.Watch.__call__ = kill
-row = proof.Row("ddqn", {env!r}, seeds=(3, 4), steps=1_600, evaluate_every=400, episodes=2,
+row = proof_rows.Row("ddqn", {env!r}, seeds=(3, 4), steps=1_600, evaluate_every=400, episodes=2,
                 final_episodes=3)
-proof.main(["run", "--checkpoint-minutes", "0", "--commit", "none", *sys.argv[1:]], (row,))
+matrices = {{"proof": proof_rows.Matrix((row,), "")}}
+proof.main(["run", "--checkpoint-minutes", "0", "--commit", "none", *sys.argv[1:]], matrices)
 """
 
 
@@ -236,27 +242,41 @@ def test_restart_keeps_rows_whose_settings_are_the_same(tmp_path):
 
 
 def test_rows_are_selected_by_name():
-    named = [row.name for row in proof.select(proof.MATRIX, ["sac:Ant-v5", "mpo"])]
+    named = [row.name for row in proof.select(proof_rows.QUEUE, ["sac:Ant-v5", "mpo"])]
     assert named == ["sac_Ant-v5", "mpo_HalfCheetah-v5", "mpo_Walker2d-v5"]
-    assert proof.select(proof.MATRIX, [])[0].name == "sac_HalfCheetah-v5"
+    assert proof.select(proof_rows.QUEUE, [])[0].name == "sac_HalfCheetah-v5"
     with pytest.raises(proof.us.UnderstudyError, match="no such row: sac:Pong"):
-        proof.select(proof.MATRIX, ["sac:Pong"])
+        proof.select(proof_rows.QUEUE, ["sac:Pong"])
 
 
 def test_every_row_of_the_matrix_has_a_preset_and_a_published_number():
-    for row in proof.MATRIX:
+    for row in proof_rows.QUEUE:
         found = proof.settings(row)
         assert found["preset"] == row.env and row.references and len(row.seeds) == 10
         assert row.steps % row.evaluate_every == 0 and row.evaluate_every % proof.LOG_EVERY == 0
 
 
+def test_the_pilot_compares_all_recipes_with_plain_sac():
+    methods = dict.fromkeys(row.method for row in proof_rows.PILOT)
+    recipes = proof.us.SACConfig.recipes
+    assert list(methods) == ["sac", *(f"sac-{recipe}" for recipe in recipes)]
+    for row in proof_rows.PILOT:
+        found = proof.settings(row)
+        own = recipes[row.recipe].settings if row.recipe else {}
+        stored = {name: json.loads(json.dumps(value)) for name, value in own.items()}
+        assert stored.items() <= found["config"].items()
+        assert found.get("recipe") == row.recipe and row.seeds == (0, 1, 2)
+    (row,) = proof.select(proof_rows.PILOT, ["sac-simba:Ant-v5"])
+    assert (row.name, row.title) == ("sac-simba_Ant-v5", "SAC, simba on Ant-v5")
+
+
 # -- the report ---------------------------------------------------------------------------------
 
-SOURCE = proof.Source("Paper", "final", "Someone (2020), table 1")
+SOURCE = proof_rows.Source("Paper", "final", "Someone (2020), table 1")
 TASK = {"seeds": (0, 1, 2, 3), "steps": 1_000, "evaluate_every": 500}
-DONE = proof.Row("sac", "Hopper-v5", (proof.Reference(3_535, 12, SOURCE),), **TASK)
-PARTIAL = proof.Row("td3", "Hopper-v5", **TASK)
-MISSING = proof.Row("ddpg", "Hopper-v5", **TASK)
+DONE = proof_rows.Row("sac", "Hopper-v5", (proof_rows.Reference(3_535, 12, SOURCE),), **TASK)
+PARTIAL = proof_rows.Row("td3", "Hopper-v5", **TASK)
+MISSING = proof_rows.Row("ddpg", "Hopper-v5", **TASK)
 
 
 def table(row, evaluations, seeds_in_program=2):
@@ -287,7 +307,7 @@ def results(tmp_path):
 def test_the_report_by_hand(results):
     """The seeds' scores are 1, 2, 3 and 6: variance 14 / 4, and 2 and 3 in the middle. Of all
     resamples 13 / 256 have an IQM of 1, and as many one of 6. Two programs took half an hour."""
-    proof.main(["report", "--results", str(results)], (DONE, PARTIAL, MISSING))
+    proof.main(["report", "--results", str(results)], matrices((DONE, PARTIAL, MISSING)))
     page = (results / "README.md").read_text()
     cells = "3.0 ± 1.9 | 2.5 | 1.0 to 6.0 | 4.0 | 3,535 ± 12 (Paper, final) |"
     assert f"| SAC | Hopper-v5 | 4 | 1,000 | {cells}" in page
@@ -303,7 +323,7 @@ def test_the_report_by_hand(results):
 
 def test_the_status(results, tmp_path, capsys):
     options = ["--results", str(results), "--work", str(tmp_path / "work")]
-    proof.main(["status", *options], (DONE, PARTIAL, MISSING))
+    proof.main(["status", *options], matrices((DONE, PARTIAL, MISSING)))
     found = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in found] == [
         ["done", "sac"],
@@ -314,7 +334,7 @@ def test_the_status(results, tmp_path, capsys):
 
 
 def test_a_report_without_any_data(tmp_path):
-    proof_report.report((MISSING,), tmp_path)
+    proof_report.report((MISSING,), tmp_path, "# The page")
     assert "missing (0 of 1,000)" in (tmp_path / "README.md").read_text()
 
 
