@@ -90,8 +90,8 @@ def random_replay(members: int, buffer: ReplayBuffer) -> ReplayState:
     return jax.jit(jax.vmap(fill))(jax.random.split(jax.random.PRNGKey(1), members))
 
 
-def initial_learners(algorithm: Any, members: int) -> LearnerState:
-    initial = partial(init_learner, algorithm, SPEC, 1)
+def initial_learners(algorithm: Any, spec: Spec, members: int) -> LearnerState:
+    initial = partial(init_learner, algorithm, spec, 1)
     return jax.jit(jax.vmap(initial))(seed_keys(0, members, INITIALIZATION))
 
 
@@ -99,7 +99,7 @@ def measure_scan(name: str, members: int, options: argparse.Namespace, record: R
     kind = find(name)
     algorithm = kind(kind.config_class(batch_size=options.batch, buffer_size=options.ring))
     buffer = ReplayBuffer(SPEC, options.ring, 1, options.batch)
-    full, learner = random_replay(members, buffer), initial_learners(algorithm, members)
+    full, learner = random_replay(members, buffer), initial_learners(algorithm, SPEC, members)
     count = options.updates
 
     def many(learner: LearnerState, full: ReplayState, index: Any) -> LearnerState:
