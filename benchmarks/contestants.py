@@ -1,6 +1,6 @@
 """Run one contestant of the speed comparison in its own process.
 
-    python contestants.py understudy|sbx|sb3 CONTEST [--torch-threads N] [--warm-up N]
+    python contestants.py understudy|sbx|sb3|cleanrl CONTEST [--torch-threads N] [--warm-up N]
     python contestants.py numpy|torch matrix
 
 A trainer warms up (compilation, a buffer past the random phase), prints that it is ready, and then
@@ -13,9 +13,12 @@ import argparse
 import importlib.metadata
 import json
 import os
+import runpy
 import sys
+import tempfile
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, final
 
 from contests import (
     BUFFER_SIZE,
@@ -28,7 +31,8 @@ from contests import (
 )
 
 PACKAGES = ("jax", "torch", "numpy", "gymnasium", "mujoco")
-DISTRIBUTIONS = {"understudy": "understudy", "sbx": "sbx-rl", "sb3": "stable-baselines3"}
+DISTRIBUTIONS = {"understudy": "understudy", "sbx": "sbx-rl", "sb3": "stable-baselines3",
+                 "cleanrl": "torch"}  # fmt: skip
 
 
 class Conversation:
@@ -65,6 +69,8 @@ def versions(library: str) -> dict[str, str]:
 def our_settings(contest: Contest) -> dict[str, Any]:
     """The config's fields, by the contest's numbers."""
     shared = dict(hidden_sizes=contest.hidden_sizes)
+    if contest.algorithm == "ppo":
+        shared |= dict(epochs=contest.epochs, minibatches=contest.minibatches)
     if contest.batch_size is None:
         return shared | dict(horizon=contest.horizon)
     shared |= dict(
@@ -118,7 +124,8 @@ def run_understudy(contest: Contest, warm_up: int, talk: Conversation) -> None:
         work[request["do"]](request["count"])
         settle(trainer)
         seconds = time.perf_counter() - began
-        talk.reply({"seconds": seconds, "updates": trainer.position.updates - updates})
+        updates = (trainer.position.updates - updates) // (contest.epochs * contest.minibatches)
+        talk.reply({"seconds": seconds, "updates": updates})
     agent.close()
 
 
@@ -134,15 +141,19 @@ class Slices:
     left running when the clock stops.
     """
 
-    def __init__(self, model: Any, until: int, ready: dict[str, Any], talk: Conversation):
+    def __init__(
+        self, model: Any, until: int, ready: dict[str, Any], talk: Conversation, epochs: int = 1
+    ):
         self._model, self._until, self._ready, self._talk = model, until, ready, talk
+        self._epochs = epochs  # that the model counts as updates
         self._began = self._updates = 0.0
 
     def __call__(self, _locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
         if self._model.num_timesteps < self._until:
             return True
         seconds = time.perf_counter() - self._began
-        measured = {"seconds": seconds, "updates": self._model._n_updates - self._updates}
+        updates = (self._model._n_updates - self._updates) // self._epochs
+        measured = {"seconds": seconds, "updates": updates}
         self._talk.reply(self._ready or measured)
         self._ready = {}
         request = self._talk.request()
@@ -159,6 +170,9 @@ def peer_settings(contest: Contest) -> dict[str, Any]:
     import numpy as np
     from stable_baselines3.common.noise import NormalActionNoise
 
+    if contest.algorithm == "ppo":
+        rows = contest.steps_per_update // contest.minibatches
+        return dict(n_steps=contest.horizon, batch_size=rows, n_epochs=contest.epochs)
     if contest.batch_size is None:
         return dict(n_steps=contest.horizon)
     shared = dict(
@@ -212,8 +226,62 @@ def run_peer(
         "torch_threads": torch.get_num_threads(),
         "replay_bytes": replay,
     }
-    slices = Slices(model, contest.start_steps + contest.steps(warm_up), ready, talk)
+    until = contest.start_steps + contest.steps(warm_up)
+    slices = Slices(model, until, ready, talk, contest.epochs)
     model.learn(10**9, callback=slices, log_interval=None)
+
+
+@final
+class Counter:
+    """What `Slices` reads of a model, for a script that has none."""
+
+    def __init__(self, contest: Contest):
+        self.num_timesteps, self._contest = 0, contest
+
+    @property
+    def _n_updates(self) -> int:
+        """Epochs: the steps of a rollout are followed by its updates."""
+        return self.num_timesteps // self._contest.steps_per_update * self._contest.epochs
+
+
+def run_cleanrl(
+    contest: Contest, warm_up: int, torch_threads: int | None, talk: Conversation
+) -> None:
+    """Run CleanRL's script, whose environments cut it into slices. UNDERSTUDY_CLEANRL is its path:
+    cleanrl/ppo.py of a clone, since CleanRL is no package."""
+    import gymnasium
+    import torch
+
+    if torch_threads:
+        torch.set_num_threads(torch_threads)
+    ready = {"versions": versions("cleanrl"), "torch_threads": torch.get_num_threads(),
+             "replay_bytes": None}  # fmt: skip
+    counter = Counter(contest)
+    slices = Slices(counter, contest.steps(warm_up), ready, talk, contest.epochs)
+    step = gymnasium.vector.SyncVectorEnv.step
+
+    def step_and_count(envs: Any, action: Any) -> Any:
+        result = step(envs, action)
+        counter.num_timesteps += contest.num_envs
+        if not slices({}, {}):
+            raise SystemExit
+        return result
+
+    gymnasium.vector.SyncVectorEnv.step = step_and_count
+    settings = {
+        "env-id": contest.environment,
+        "total-timesteps": 10**9,
+        "num-envs": contest.num_envs,
+        "num-steps": contest.horizon,
+        "update-epochs": contest.epochs,
+        "num-minibatches": contest.minibatches,
+    }
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    script = Path(os.environ["UNDERSTUDY_CLEANRL"]).resolve()
+    sys.argv = [str(script), *flags, "--no-cuda"]
+    with tempfile.TemporaryDirectory() as folder:  # it writes logs where it runs
+        os.chdir(folder)
+        runpy.run_path(str(script), run_name="__main__")
 
 
 # -- The machine --------------------------------------------------------------------------------
@@ -256,7 +324,10 @@ def main() -> None:
         run_understudy(CONTESTS[options.contest], options.warm_up, talk)
     else:
         contest = CONTESTS[options.contest]
-        run_peer(options.library, contest, options.warm_up, options.torch_threads, talk)
+        if options.library == "cleanrl":
+            run_cleanrl(contest, options.warm_up, options.torch_threads, talk)
+        else:
+            run_peer(options.library, contest, options.warm_up, options.torch_threads, talk)
 
 
 if __name__ == "__main__":

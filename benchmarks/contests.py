@@ -8,7 +8,8 @@ BUFFER_SIZE = 1_000_000
 EXPLORATION_NOISE = 0.1  # of TD3 and DDPG, in normalized units
 EPSILON = 0.05  # of Q-learning: constant, so that all libraries evaluate the network equally often
 TARGET_INTERVAL = 500  # updates between two hard copies of the Q-network
-LIBRARIES = ("understudy", "sbx", "sb3")
+LIBRARIES = ("understudy", "sbx", "sb3", "cleanrl")
+TORCH = ("sb3", "cleanrl")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Contest:
     num_envs: int = 1
     horizon: int = 1  # steps of every environment between two updates
     pace: int = 1  # how many times as long its slices are, in steps
+    epochs: int = 1  # of updates on a rollout
+    minibatches: int = 1  # of an epoch
 
     @property
     def steps_per_update(self) -> int:
@@ -41,7 +44,10 @@ class Contest:
         environments = "1 environment" if self.num_envs == 1 else f"{self.num_envs} environments"
         sizes = "×".join(map(str, self.hidden_sizes))
         fed = f"batch {self.batch_size}" if self.batch_size else f"rollouts of {self.horizon} steps"
+        updates = self.epochs * self.minibatches
         frequency = "one update a step" if self.steps_per_update == 1 else "one update a rollout"
+        if updates > 1:
+            frequency = f"{self.epochs} epochs of {self.minibatches} minibatches a rollout"
         return f"{self.environment}, {environments}, {fed}, {sizes}, {frequency}"
 
 
@@ -54,6 +60,7 @@ CONTESTS = {
         Contest("ddpg", CHEETAH, (256, 256), 256, "ddpg"),
         Contest("ddqn", CARTPOLE, (64, 64), 64, "dqn", pace=4),
         Contest("a2c", CARTPOLE, (64, 64), None, "a2c", ("sb3",), 8, 5, pace=20),
+        Contest("ppo", CARTPOLE, (64, 64), None, "ppo", TORCH, 8, 128, 8, epochs=4, minibatches=4),
     )
 }
 
@@ -77,7 +84,7 @@ def contestants(contest: Contest) -> list[Contestant]:
     found = []
     for library in ("understudy", *contest.peers):
         found += [
-            Contestant(library, contest, n) for n in ((None, 1) if library == "sb3" else (None,))
+            Contestant(library, contest, n) for n in ((None, 1) if library in TORCH else (None,))
         ]
     return found
 

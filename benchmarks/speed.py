@@ -9,8 +9,9 @@ the machine affects all of them. Ratios are taken within a round. Nothing is log
 evaluated in the timed slices.
 
 The other libraries are in a separate environment, `benchmarks/.peers`, made on first use;
-UNDERSTUDY_PEERS_PYTHON names the interpreter of another one. Stable-Baselines3 is run with
-PyTorch's default threads and with one, and the faster is compared with.
+UNDERSTUDY_PEERS_PYTHON names the interpreter of another one. The libraries on PyTorch are run with
+its default threads and with one, and the faster is compared with. CleanRL is no package: without
+UNDERSTUDY_CLEANRL, the path of cleanrl/ppo.py in a clone, it is left out.
 """
 
 import argparse
@@ -31,7 +32,8 @@ from reporting import confine, hardware, markdown_list, markdown_table
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / ".peers"
-PEER_PACKAGES = ("torch==2.13.0", "sbx-rl", "stable-baselines3", "gymnasium[mujoco]")
+PEER_PACKAGES = ("torch==2.13.0", "sbx-rl", "stable-baselines3", "gymnasium[mujoco]",
+                 "tensorboard", "tyro")  # fmt: skip
 SAC_UPDATE_GFLOP = 0.59  # counted: 17 observations, 6 actions, 256×256, batch 256, two critics
 REPLAY_BUDGET_BYTES = 170e6  # for a million HalfCheetah transitions
 PAUSE = 0.3  # seconds between slices, for spinning threads to fall asleep
@@ -296,7 +298,10 @@ def parse() -> argparse.Namespace:
 
 def chosen(only: list[str]) -> list[Contestant]:
     names = only or list(CONTESTS)
-    return [c for c in CONTESTANTS if c.name in names or c.contest.algorithm in names]
+    found = [c for c in CONTESTANTS if c.name in names or c.contest.algorithm in names]
+    if "UNDERSTUDY_CLEANRL" in os.environ:
+        return found
+    return [c for c in found if c.library != "cleanrl"]
 
 
 def main() -> None:
