@@ -7,16 +7,15 @@ of the site is wrong unnoticed.
 import re
 from collections.abc import Callable
 from html import escape
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
-GREEK = dict(
-    zip(
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta kappa lambda mu nu xi pi rho sigma "
-        "tau phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega".split(),
-        "αβγδϵεζηθκλμνξπρστϕφχψωΓΔΘΛΣΦΨΩ",
-        strict=True,
-    )
-)
+GREEK = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ϵ", "varepsilon": "ε",
+    "zeta": "ζ", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ", "mu": "μ", "nu": "ν",
+    "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "ϕ", "varphi": "φ",
+    "chi": "χ", "psi": "ψ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ", "Theta": "Θ",
+    "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω",
+}  # fmt: skip
 LETTERS = GREEK | {"ell": "ℓ", "infty": "∞", "nabla": "∇", "partial": "∂", "_": "_", "%": "%"}
 OPERATORS = {
     "cdot": "⋅", "times": "×", "leftarrow": "←", "to": "→", "sim": "∼", "mid": "|", "approx": "≈",
@@ -24,11 +23,11 @@ OPERATORS = {
     "dots": "…", "ldots": "…", "cdots": "⋯", "oplus": "⊕", "equiv": "≡", "circ": "∘",
 }  # fmt: skip
 LARGE = {"sum": "∑", "prod": "∏", "int": "∫"}
-FUNCTIONS = set("log exp tanh sin cos min max arg sup inf det argmin argmax".split())
 LIMITED = {"min", "max", "sup", "inf", "argmin", "argmax"}  # their indices go below
+FUNCTIONS = LIMITED | {"log", "exp", "tanh", "sin", "cos", "arg", "det"}
 SPACES = {",": 0.167, ":": 0.222, ";": 0.278, "!": -0.167, " ": 0.25, "quad": 1.0, "qquad": 2.0}
 SIZES = {"big": 1.2, "bigl": 1.2, "bigr": 1.2, "Big": 1.8, "bigg": 2.4, "Bigg": 3.0}
-ACCENTS = {"bar": "‾", "hat": "^", "tilde": "~", "vec": "→", "overline": "‾"}
+ACCENTS = {"bar": "¯", "hat": "^", "tilde": "~", "vec": "→", "overline": "¯"}
 FENCES = {"lVert": "‖", "rVert": "‖", "|": "‖", "lvert": "|", "rvert": "|", "{": "{", "}": "}",
           "langle": "⟨", "rangle": "⟩"}  # fmt: skip
 SCRIPT_LETTERS = {"B": "ℬ", "E": "ℰ", "F": "ℱ", "H": "ℋ", "I": "ℐ", "L": "ℒ", "M": "ℳ", "R": "ℛ"}
@@ -40,7 +39,7 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[^\s]")
 class Atom(NamedTuple):
     """A piece of an equation. `kind` decides the space around it."""
 
-    kind: str  # ordinary, function, open, close, other
+    kind: str  # ordinary, function, open, close, bar, sign, space, relation
     xml: str
 
 
@@ -56,16 +55,29 @@ def to_mathml(tex: str, display: bool = False) -> str:
     return f"<math{kind}>{row}</math>"
 
 
+def split_line(tex: str) -> list[str]:
+    """Divide a line at each wide space: its equations may stand below one another on a phone."""
+    parts, depth, start = [], 0, 0
+    for mark in re.finditer(r"\\qquad|(?<!\\)[{}]|\\(?:left|begin|right|end)\b", tex):
+        if mark[0] == "\\qquad" and depth == 0:
+            parts.append(tex[start : mark.start()])
+            start = mark.end()
+        elif mark[0] != "\\qquad":
+            depth += 1 if mark[0] in ("{", "\\left", "\\begin") else -1
+    return [part for part in [*parts, tex[start:]] if part.strip()]
+
+
 def _join(atoms: list[Atom]) -> str:
     """Join the atoms, with thin spaces around functions such as log."""
-    thin, parts = _space(SPACES[","]), []
-    for before, atom in zip([Atom("open", ""), *atoms], atoms, strict=False):
-        pair = before.kind, atom.kind
-        if pair[1] == "function" and pair[0] in ("ordinary", "close", "function"):
+    thin, parts, before = _space(SPACES[","]), [], "open"
+    for kind, xml in atoms:
+        operand = before in ("ordinary", "close", "function")
+        if (kind == "function" and operand) or (before == "function" and kind == "ordinary"):
             parts.append(thin)
-        elif pair == ("function", "ordinary"):
-            parts.append(thin)
-        parts.append(atom.xml)
+        if kind == "sign" and before in ("open", "relation", "sign"):
+            xml = xml.replace("<mo", '<mo form="prefix"', 1)  # the sign of a number
+        parts.append(xml)
+        before = before if kind == "space" and before != "function" else kind
     return "".join(parts)
 
 
@@ -119,7 +131,7 @@ class _Parser:
     def _with_scripts(self, atom: Atom) -> Atom:
         below, above, primes = "", "", ""
         limits = atom.kind in ("limited", "large")
-        kind = {"limited": "function", "large": "other"}.get(atom.kind, atom.kind)
+        kind = {"limited": "function", "large": "relation"}.get(atom.kind, atom.kind)
         while self.peek() in ("_", "^", "'"):
             mark = self._next()
             if mark == "'":
@@ -154,27 +166,31 @@ class _Parser:
         if token in ")]":
             return Atom("close", _operator(token))
         if token == "|":
-            return Atom("other", _operator("|", ' stretchy="false" lspace="0.1em" rspace="0.1em"'))
-        return Atom("other", _operator({"-": "−", "*": "∗"}.get(token, token)))
+            return Atom("bar", _operator("|", ' stretchy="false" lspace="0.1em" rspace="0.1em"'))
+        if token in "+-":
+            return Atom("sign", _operator({"-": "−"}.get(token, token)))
+        return Atom("relation", _operator({"*": "∗"}.get(token, token)))
 
     def _command(self, name: str) -> Atom:
         if name in LETTERS:
             return Atom("ordinary", _tag("mi", LETTERS[name]))
         if name in OPERATORS:
-            return Atom("other", _operator(OPERATORS[name]))
+            return Atom("relation", _operator(OPERATORS[name]))
         if name in LARGE:
             return Atom("large", _operator(LARGE[name], ""))
         if name in FUNCTIONS:
             return Atom("limited" if name in LIMITED else "function", _tag("mi", name))
         if name in SPACES:
-            return Atom("other", _space(SPACES[name]))
+            return Atom("space", _space(SPACES[name]))
         if name in FENCES:
-            return Atom("other", _operator(FENCES[name]))
+            return Atom("bar", _operator(FENCES[name]))
         if name in SIZES:
             return self._sized(SIZES[name])
         if name in ACCENTS:
             accent = _operator(ACCENTS[name])
-            return Atom("ordinary", f'<mover accent="true">{self._argument()}{accent}</mover>')
+            kind = ' class="bar"' if name in ("bar", "overline") else ""
+            whole = f'<mover accent="true"{kind}>{self._argument()}{accent}</mover>'
+            return Atom("ordinary", whole)
         if name in self._structures:
             return self._structures[name](self)
         raise ValueError(f"docs/equations.py has no command \\{name}, in: {self._tex.strip()}")
@@ -183,7 +199,7 @@ class _Parser:
         """Return a delimiter and its kind."""
         token = self._next()
         mark = FENCES.get(token[1:], token) if token.startswith("\\") else token
-        kind = "open" if mark in "([{⟨" else "close" if mark in ")]}⟩" else "other"
+        kind = "open" if mark in "([{⟨" else "close" if mark in ")]}⟩" else "bar"
         return ("" if mark == "." else mark), kind
 
     def _sized(self, size: float) -> Atom:
@@ -257,7 +273,7 @@ class _Parser:
         brace = _operator("{", ' stretchy="true"') if name == "cases" else ""
         return Atom("ordinary", _tag("mrow", brace, table))
 
-    _structures: dict[str, Callable[["_Parser"], Atom]] = {
+    _structures: ClassVar[dict[str, Callable[["_Parser"], Atom]]] = {
         "left": _between,
         "frac": _fraction,
         "tfrac": _small_fraction,

@@ -16,13 +16,12 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from equations import split_line, to_mathml
 from mkdocs.structure.files import File, Files, InclusionLevel
-
-from equations import to_mathml  # in this directory, which MkDocs puts on the path of hooks
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = "docs"
-# Pages outside of docs/ that are always part of the site; of those that are linked, the place.
+# Pages outside of docs/ that are always part of the site -> their places.
 PLACES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 ALGORITHM = re.compile(r"src/understudy/algorithms/(\w+)/README\.md")
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
@@ -50,8 +49,10 @@ def place_of(path: str) -> str:
         return f"algorithms/{algorithm[1]}.md"
     if (REPOSITORY / path).is_dir():
         return f"source/{path}/index.md"
-    if path.endswith(".md") or path.endswith(IMAGES):
+    if path in PLACES or path.endswith(IMAGES):
         return PLACES.get(path, path)
+    if path.endswith(".md"):
+        return f"{path.removesuffix('/README.md').removesuffix('.md')}.md"
     return f"source/{path}.md" if Path(path).suffix in CODE else f"source/{path}"
 
 
@@ -73,9 +74,7 @@ def outside_code(markdown: str) -> Iterator[tuple[str, bool]]:
 
 def links_in(markdown: str, source: str) -> list[str]:
     """Return the paths in the repository that a page links to."""
-    links = [
-        link for part, text in outside_code(markdown) if text for link in _LINK.findall(part)
-    ]
+    links = [link for part, text in outside_code(markdown) if text for link in _LINK.findall(part)]
     return [path for path in (target_of(link, source) for link in links) if path]
 
 
@@ -107,12 +106,12 @@ def content_of(path: str) -> str:
     whole = REPOSITORY / path
     if whole.is_dir():
         files = [f"- [{file}]({posixpath.relpath(file, path)})" for file in tracked_files(path)]
-        return f"# {path}\n\n" + "\n".join(files) + "\n"
+        return f"{NOT_SEARCHED}# {path}\n\n" + "\n".join(files) + "\n"
     text = whole.read_text(encoding="utf-8")
     if path.endswith(".md"):
         return text
     title, language = f"# {path}\n", CODE[whole.suffix]
-    return f"{NOT_SEARCHED}{title}\n``````{language} linenums=\"1\"\n{text}``````\n"
+    return f'{NOT_SEARCHED}{title}\n``````{language} linenums="1"\n{text}``````\n'
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -170,12 +169,13 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Replace equations by MathML."""
 
     def written(equation: re.Match[str]) -> str:
-        display = equation[1] == "div"
+        tex, display = unescape(equation[2]), equation[1] == "div"
         try:
-            mathml = to_mathml(unescape(equation[2]), display)
+            parts = [to_mathml(part, True) for part in split_line(tex)] if display else []
+            whole = f'<div class="equation">{"".join(parts)}</div>'
+            return whole if display else to_mathml(tex)
         except ValueError as error:
             raise ValueError(f"{page.file.src_uri}: {error}") from None
-        return f'<div class="equation">{mathml}</div>' if display else mathml
 
     pattern = r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
     return re.sub(pattern, written, html, flags=re.S)

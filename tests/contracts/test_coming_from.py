@@ -1,4 +1,4 @@
-"""docs/coming_from.md cannot rot: each counterpart that it names exists here."""
+"""The pages for users of other libraries cannot rot: each counterpart in them exists here."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ import understudy as us
 from tests.contracts.test_names import resolve
 from tests.envs.goal import Goal
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [DOCS / "coming_from.md", DOCS / "coming_from_rllib.md"]
 LOG = "log: "
 NO_PLACES = {"Answers to old names", "Defaults that differ", "Habits"}
 
@@ -24,28 +25,35 @@ EXPECTED = {
         track seed total timesteps episodic_return learning starts policy frequency autotune
         SPS capture video env id qf1_values alpha
     """,
+    "RLlib": """
+        environment num_env_runners num_learners lr train_batch_size_per_learner minibatch_size
+        num_epochs clip_param replay_buffer_config evaluation_interval from_checkpoint Tuner
+        episode_return_mean multi_agent
+    """,
 }
 
 
-def rows() -> list[tuple[str, int, str, str]]:
-    """(section, line, theirs, here) of the tables with counterparts."""
+def rows() -> list[tuple[str, str, str, str]]:
+    """(section, page and line, theirs, here) of the tables with counterparts."""
     found, section = [], ""
-    for line, text in enumerate(PAGE.read_text(encoding="utf-8").splitlines(), start=1):
-        if text.startswith("## "):
-            section = text.removeprefix("## ")
-        cells = [cell.strip() for cell in text.strip("|").split("|")]
-        if section in NO_PLACES or not text.startswith("|") or set(text) == set("|-"):
-            continue
-        assert len(cells) == 3, f"line {line} has {len(cells)} cells"
-        if cells != ["there", "here", "note"]:
-            found.append((section, line, cells[0], cells[1]))
+    for page in PAGES:
+        for line, text in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+            if text.startswith("## "):
+                section = text.removeprefix("## ")
+            cells = [cell.strip() for cell in text.strip("|").split("|")]
+            if section in NO_PLACES or not text.startswith("|") or set(text) == set("|-"):
+                continue
+            where = f"{page.name}, line {line}"
+            assert len(cells) == 3, f"{where} has {len(cells)} cells"
+            if cells != ["there", "here", "note"]:
+                found.append((section, where, cells[0], cells[1]))
     return found
 
 
 ROWS = rows()
 PLACES = {
-    place: line
-    for _, line, _, here in ROWS
+    place: where
+    for _, where, _, here in ROWS
     if not here.startswith("none: ")
     for place in re.findall(r"`([^`]+)`", here)
 }
@@ -74,15 +82,15 @@ def test_a_counterpart_exists(place):
     try:
         resolve(place)
     except LookupError as error:
-        pytest.fail(f"coming_from.md, line {PLACES[place]}: {error}")
+        pytest.fail(f"{PLACES[place]}: {error}")
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place.startswith(LOG)])
 def test_a_column_is_logged(place, logged):
-    assert place.removeprefix(LOG) in logged, f"coming_from.md, line {PLACES[place]}"
+    assert place.removeprefix(LOG) in logged, PLACES[place]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line {row[1]}")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
 def test_rows_are_complete(row):
     here = row[3]
     assert here.startswith("none: ") or re.fullmatch(r"`[^`]+`(, `[^`]+`)*", here), here

@@ -14,12 +14,13 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALGORITHMS = REPOSITORY / "src" / "understudy" / "algorithms"
-WITH_SNIPPETS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+WITH_SNIPPETS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 READMES = sorted(ALGORITHMS.glob("*/README.md"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *READMES, *EXAMPLES]
 
 MARKERS = {
+    "accelerator.md": [pytest.mark.slow],
     "callbacks.md": [pytest.mark.agents],
     "cluster.md": [pytest.mark.slow],
     "deployment.md": [pytest.mark.slow],
@@ -29,6 +30,17 @@ MARKERS = {
     "seeing_and_remembering.md": [pytest.mark.slow],
     "sweeps.md": [pytest.mark.slow],
     "coming_from.md": [pytest.mark.slow],
+    "coming_from_rllib.md": [pytest.mark.slow],
+    "curriculum.md": [pytest.mark.agents],
+    "exact_resume.md": [pytest.mark.agents],
+    "first_agent.md": [pytest.mark.agents],
+    "index.md": [pytest.mark.agents],
+    "many_seeds.md": [pytest.mark.slow],
+    "memory.md": [pytest.mark.slow],
+    "one_state.md": [pytest.mark.slow],
+    "own_environment.md": [pytest.mark.slow],
+    "pixels.md": [pytest.mark.slow],
+    "robot.md": [pytest.mark.slow],
     "logging.md": [pytest.mark.slow],
     "curriculum.py": [pytest.mark.agents],
     "custom_metric.py": [pytest.mark.agents],
