@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Test processes share compiled bytecode: without it each one compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help .venv demo test test-fast test-slow lint format bench lock clean
+.PHONY: help .venv demo test test-fast test-slow lint format docs bench lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-slow  learning runs, long fault runs, full matrices"
 	@echo "make lint       ruff, the type checker and the import contract"
 	@echo "make format     let ruff mend what it can"
+	@echo "make docs       build the documentation site into site/"
 	@echo "make bench      speed against the peers (they get an environment of their own)"
 	@echo "make lock       pin the dependencies anew in requirements.lock"
 
@@ -65,6 +66,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Strict: a link that leads nowhere is an error. View it: $(BIN)/python -m http.server -d site
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 
@@ -77,4 +82,4 @@ lock:
 		--no-emit-find-links --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist site

@@ -26,7 +26,7 @@ PLACES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 ALGORITHM = re.compile(r"src/understudy/algorithms/(\w+)/README\.md")
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 IMAGES = (".png", ".svg", ".gif")
-NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+FRONT_MATTER = "---\nhide: [navigation, toc]\nsearch: {exclude: true}\n---\n"  # of code
 
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
@@ -106,12 +106,12 @@ def content_of(path: str) -> str:
     whole = REPOSITORY / path
     if whole.is_dir():
         files = [f"- [{file}]({posixpath.relpath(file, path)})" for file in tracked_files(path)]
-        return f"{NOT_SEARCHED}# {path}\n\n" + "\n".join(files) + "\n"
+        return f"{FRONT_MATTER}# {path}\n\n" + "\n".join(files) + "\n"
     text = whole.read_text(encoding="utf-8")
     if path.endswith(".md"):
         return text
     title, language = f"# {path}\n", CODE[whole.suffix]
-    return f'{NOT_SEARCHED}{title}\n``````{language} linenums="1"\n{text}``````\n'
+    return f'{FRONT_MATTER}{title}\n``````{language} linenums="1"\n{text}``````\n'
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -160,9 +160,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _named(directive: re.Match[str]) -> str:
-    """Head the reference of a name with the name as programs write it."""
+    """Head the reference of a name with the name as programs write it. Settings are listed once:
+    as attributes, not as arguments as well."""
     name = re.sub(r"^understudy\.(?=\w+$)", "us.", directive[1])
-    return f"{directive[0]}\n    options:\n      heading: {name}"
+    options = f"{directive[0]}\n    options:\n      heading: {name}"
+    settings = "\n      merge_init_into_class: false"
+    return options + settings if name.endswith("Config") else options
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
