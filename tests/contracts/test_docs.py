@@ -37,7 +37,7 @@ MARKERS = {
     "index.md": [pytest.mark.agents],
     "many_seeds.md": [pytest.mark.slow],
     "memory.md": [pytest.mark.slow],
-    "one_state.md": [pytest.mark.slow],
+    "one_state.md": [pytest.mark.agents],
     "own_environment.md": [pytest.mark.slow],
     "pixels.md": [pytest.mark.slow],
     "robot.md": [pytest.mark.slow],
