@@ -10,7 +10,6 @@ import argparse
 import importlib
 import posixpath
 import re
-import subprocess
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -49,6 +48,8 @@ def place_of(path: str) -> str:
         return f"algorithms/{algorithm[1]}.md"
     if (REPOSITORY / path).is_dir():
         return f"source/{path}/index.md"
+    if path == "README.md":
+        return "index.md"  # the home page takes its place
     if path in PLACES or path.endswith(IMAGES):
         return PLACES.get(path, path)
     if path.endswith(".md"):
@@ -94,18 +95,18 @@ def with_links(markdown: str, source: str, place: str) -> str:
     return "".join(_LINK.sub(moved, part) if text else part for part, text in parts)
 
 
-def tracked_files(directory: str) -> list[str]:
-    """Return the files of a directory that belong to the repository."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", directory]
-    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return listed.stdout.splitlines()
+def files_in(directory: str) -> list[str]:
+    """Return the files of a directory, without what Python stores there."""
+    paths = sorted(path for path in (REPOSITORY / directory).rglob("*") if path.is_file())
+    files = [path.relative_to(REPOSITORY).as_posix() for path in paths]
+    return [file for file in files if "/__pycache__/" not in file]
 
 
 def content_of(path: str) -> str:
     """Return the page for a path outside of docs/: a page, a file of code or a directory."""
     whole = REPOSITORY / path
     if whole.is_dir():
-        files = [f"- [{file}]({posixpath.relpath(file, path)})" for file in tracked_files(path)]
+        files = [f"- [{file}]({posixpath.relpath(file, path)})" for file in files_in(path)]
         return f"{FRONT_MATTER}# {path}\n\n" + "\n".join(files) + "\n"
     text = whole.read_text(encoding="utf-8")
     if path.endswith(".md"):
@@ -123,9 +124,9 @@ def on_files(files: Files, config: Any) -> Files:
     while waiting:
         path = waiting.pop()
         place, is_page = place_of(path), place_of(path).endswith(".md")
+        if path == "README.md" or not (REPOSITORY / path).exists():
+            continue  # the check of links reports what does not exist
         if not path.startswith(f"{DOCS}/"):
-            if not (REPOSITORY / path).exists():
-                continue  # the check of links reports it
             content = {"content": content_of(path)} if is_page else {}
             where = {} if is_page else {"abs_src_path": str(REPOSITORY / path)}
             file = File.generated(config, place, **content, **where)

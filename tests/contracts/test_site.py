@@ -70,6 +70,7 @@ def test_the_reference_names_what_exists():
         ("docs/concepts/truncation.md", "concepts/truncation.md"),
         ("src/understudy/algorithms/sac/README.md", "algorithms/sac.md"),
         ("CONTRIBUTING.md", "contributing.md"),
+        ("README.md", "index.md"),
         ("benchmarks/results/README.md", "benchmarks/results.md"),
         ("benchmarks/results/learning.png", "benchmarks/results/learning.png"),
         ("benchmarks/results/latency_cpu.csv", "source/benchmarks/results/latency_cpu.csv"),
