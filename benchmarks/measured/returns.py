@@ -1,0 +1,132 @@
+"""Returns of trained agents.
+
+A run is the name of a learning file without `.csv` (`learning_sac_Pendulum-v1`), or rows of
+before_after.csv (`before_after/after/sac/Pendulum-v1`).
+"""
+
+import statistics
+from functools import cache
+
+from measured import files
+from measured.files import column, in_words, number, rows
+
+Scores = dict[int, float]  # mean return of the last policy, by seed
+
+
+def of_commit(version: str, algorithm: str, env: str) -> str:
+    """Return the name of rows of before_after.csv."""
+    return f"before_after/{version}/{algorithm}/{env}"
+
+
+def exists(run: str) -> bool:
+    name, *_ = run.split("/")
+    return files.exists(name) and bool(_final_rows(run))
+
+
+@cache
+def _final_rows(run: str) -> tuple[files.Row, ...]:
+    """Return a row per seed, of the last policy."""
+    name, *rest = run.split("/")
+    if not rest:
+        return tuple(row for row in rows(name) if row["kind"] == "final")
+    wanted = dict(zip(("version", "algorithm", "env"), rest, strict=True))
+    return tuple(row for row in rows(name) if wanted.items() <= row.items())
+
+
+def final_returns(run: str) -> Scores:
+    """Return the score of each seed's last policy."""
+    found = {int(row["seed"]): float(row["mean_return"]) for row in _final_rows(run)}
+    if not found:
+        raise KeyError(f"{run} has no final evaluation")
+    return found
+
+
+def final_steps(run: str) -> int:
+    (steps,) = {int(row["steps"]) for row in _final_rows(run)}
+    return steps
+
+
+def env_of(run: str) -> str:
+    (env,) = {row["env"] for row in _final_rows(run)}
+    return env
+
+
+def mean(run: str, digits: str | None = None) -> str:
+    """Average over the seeds."""
+    return number(statistics.fmean(final_returns(run).values()), digits)
+
+
+def mean_and_range(run: str, digits: str | None = None) -> str:
+    """Write the mean, and the smallest and the largest seed in brackets."""
+    return f"{mean(run, digits)} ({smallest(run, digits)} … {largest(run, digits)})"
+
+
+def smallest(run: str, digits: str | None = None) -> str:
+    return number(min(final_returns(run).values()), digits)
+
+
+def largest(run: str, digits: str | None = None) -> str:
+    return number(max(final_returns(run).values()), digits)
+
+
+def each_seed(run: str, digits: str | None = None) -> str:
+    """Write the score of every seed, in the order of the seeds."""
+    return in_words(number(score, digits) for _, score in sorted(final_returns(run).items()))
+
+
+def seeds(run: str) -> str:
+    """Write the seeds as a range."""
+    found = sorted(final_returns(run))
+    if found != list(range(found[0], found[-1] + 1)):
+        raise ValueError(f"{run} has the seeds {found}, expected a range without gaps")
+    return f"{found[0]}–{found[-1]}" if len(found) > 1 else str(found[0])
+
+
+def number_of_seeds(run: str) -> str:
+    return files.WORDS[len(final_returns(run))]
+
+
+def steps(run: str) -> str:
+    """Write the number of steps in thousands or millions."""
+    count = final_steps(run)
+    return f"{count // 1_000_000}M" if count % 1_000_000 == 0 else f"{round(count / 1_000)}k"
+
+
+def steps_in_full(run: str) -> str:
+    return f"{final_steps(run):,}"
+
+
+def steps_and_mean(run: str) -> str:
+    return f"{steps(run)}: {mean(run)}"
+
+
+def steps_and_range(run: str) -> str:
+    """Write the steps, the mean, and the smallest and the largest seed."""
+    return f"{steps(run)}: {mean_and_range(run)}"
+
+
+def near_steps(run: str, wanted: str, digits: str | None = None) -> str:
+    """Write the range of the seeds' evaluations during training at the steps next to `wanted`."""
+    training = [row for row in rows(run) if row["kind"] == "training"]
+    nearest = min({int(row["steps"]) for row in training}, key=lambda at: abs(at - int(wanted)))
+    found = [float(row["mean_return"]) for row in training if int(row["steps"]) == nearest]
+    return f"{number(min(found), digits)} and {number(max(found), digits)}"
+
+
+def pong(steps_taken: str) -> str:
+    """Write the mean return on Pong after a number of agent steps."""
+    (value,) = column("pong_ddqn_progress", "eval/mean_reward", **{"time/total_steps": steps_taken})
+    return number(value)
+
+
+def pong_speeds() -> str:
+    """Write the lowest and the highest speed at the evaluations, in whole hundreds."""
+    evaluations = [row for row in rows("pong_ddqn_progress") if row["eval/mean_reward"]]
+    found = [float(row["time/fps"]) for row in evaluations]
+    return f"{round(min(found), -2):,.0f} to {round(max(found), -2):,.0f}"
+
+
+def chunk_returns(chunk_steps: str) -> str:
+    """Write the median and the range of the seeds trained with chunks of a length."""
+    found = column("chunk_learning", "mean_return", chunk_steps=chunk_steps)
+    return f"{files.median(found):,.0f} ({min(found):,.0f} … {max(found):,.0f})"

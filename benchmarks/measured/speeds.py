@@ -1,0 +1,178 @@
+"""Speeds and times on the CPU and on an H200."""
+
+from functools import cache
+
+from measured.files import WORDS, cell, column, median, minus, number, ratios, rows, table
+
+NAMES_OF_PEERS = {"ddqn": "dqn"}  # what the other libraries call an algorithm
+CONTESTS = ("sac", "td3", "ddpg", "ddqn", "a2c")
+
+
+@cache
+def _rates(contestant: str) -> tuple[float, ...]:
+    """Return steps per second, one number per round; empty if there is no such contestant."""
+    own = [row for row in rows("speed_cpu") if row["contestant"] == contestant]
+    own.sort(key=lambda row: int(row["round"]))
+    return tuple(int(row["steps"]) / float(row["seconds"]) for row in own)
+
+
+def _contestant(algorithm: str, library: str) -> str | None:
+    """Return the contestant of a library, with its faster setting of threads."""
+    name = algorithm if library == "understudy" else NAMES_OF_PEERS.get(algorithm, algorithm)
+    names = (f"{library}-{name}", f"{library}-{name}-1thread")
+    return max(filter(_rates, names), key=lambda one: median(_rates(one)), default=None)
+
+
+def _speeds_of(algorithm: str, library: str) -> tuple[float, ...]:
+    contestant = _contestant(algorithm, library)
+    if contestant is None:
+        raise KeyError(f"speed_cpu.csv has no {algorithm} of {library}")
+    return _rates(contestant)
+
+
+def _ratios(algorithm: str, library: str) -> list[float]:
+    return ratios(_speeds_of(algorithm, "understudy"), _speeds_of(algorithm, library))
+
+
+def rounds() -> str:
+    return WORDS[len(_speeds_of("sac", "understudy"))]
+
+
+def median_speed(algorithm: str, library: str = "understudy") -> str:
+    """Write steps per second, the median of the rounds."""
+    return f"{median(_speeds_of(algorithm, library)):,.0f}"
+
+
+def median_ratio(algorithm: str, library: str) -> str:
+    """Write Understudy's speed divided by the other's in the same round, the median."""
+    return f"{median(_ratios(algorithm, library)):.2f}"
+
+
+def ratio_range(algorithm: str, library: str) -> str:
+    """Write the smallest and the largest of these ratios."""
+    found = _ratios(algorithm, library)
+    return f"{min(found):.2f}–{max(found):.2f}"
+
+
+def against(algorithm: str, library: str) -> str:
+    """Write the speed of another library, and the ratios; nothing if it has no such algorithm."""
+    if _contestant(algorithm, library) is None:
+        return ""
+    ratio = f"{median_ratio(algorithm, library)}×, {ratio_range(algorithm, library)}"
+    return f"{median_speed(algorithm, library)} ({ratio})"
+
+
+def table_of_speeds() -> str:
+    header = ["steps/s", "Understudy", "SBX", "Stable-Baselines3"]
+    body = [
+        [name.upper(), median_speed(name), against(name, "sbx"), against(name, "sb3")]
+        for name in CONTESTS
+    ]
+    return table(header, body)
+
+
+def between_algorithms(first: str, second: str) -> str:
+    """Write the speed of one algorithm divided by that of another, the median of the rounds."""
+    pairs = ratios(_speeds_of(first, "understudy"), _speeds_of(second, "understudy"))
+    return f"{median(pairs):.1f}"
+
+
+def sac_gflops() -> str:
+    """Write the rate of SAC's update."""
+    return cell("speed_cpu.md", "SAC update reaches (0.59 GFLOP each)", 1).split(":")[0]
+
+
+def sac_share_of_numpy() -> str:
+    """Write the rate of SAC's update divided by that of NumPy's matrix product."""
+    text = cell("speed_cpu.md", "SAC update reaches (0.59 GFLOP each)", 1)
+    return text.split(": ")[1].split("%")[0] + " %"
+
+
+def replay_megabytes() -> str:
+    """Write the size of a million HalfCheetah transitions."""
+    size = cell("speed_cpu.md", "HalfCheetah-v5", 2).split()[0].replace(",", "")
+    return f"{int(size) / 1e6:.0f} MB"
+
+
+def prioritized_cost(algorithm: str, measure: str) -> str:
+    """Write the time of a step with prioritized replay divided by that with uniform replay."""
+    uniform, prioritized = (
+        column("replay_cpu", "seconds", algorithm=algorithm, measure=measure, replay=kind)
+        for kind in ("uniform", "prioritised")  # the spelling of the file
+    )
+    return f"{median(ratios(prioritized, uniform)):.2f}"
+
+
+def checkpoint_cost(row: str, machine: str) -> str:
+    """Write a cell of the table of checkpoints; the machine is `cpu` or `h200`."""
+    text = cell("saving.md", row, {"cpu": 1, "h200": 2}[machine])
+    share = text.removesuffix(" %")
+    return text if share == text or float(share) < 0.1 else f"{float(share):.1f} %"
+
+
+def whole_run_seconds(env: str, library: str) -> str:
+    """Write the seconds of a whole training, the median of the rounds."""
+    return f"{median(_whole_runs(env, library)):.0f}"
+
+
+def whole_run_ratio(env: str, library: str) -> str:
+    """Write another library's time divided by Understudy's, the median of the rounds."""
+    ratio = median(ratios(_whole_runs(env, library), _whole_runs(env, "understudy")))
+    return f"{ratio:.2f}×" if ratio < 4 else f"{ratio:.1f}×"
+
+
+def whole_run_against(env: str, library: str) -> str:
+    return f"{whole_run_seconds(env, library)} ({whole_run_ratio(env, library)})"
+
+
+def whole_run_rounds() -> str:
+    return WORDS[len(_whole_runs("HalfCheetah-v5", "understudy"))]
+
+
+def _whole_runs(env: str, library: str) -> list[float]:
+    return column("whole_runs_cpu", "seconds", env=env, library=library)
+
+
+def on_h200(measure: str) -> str:
+    """Write a measure of the H200, the median of its repeats."""
+    return f"{median(column('accelerator_nvidia_h200', 'value', measure=measure)):,.0f}"
+
+
+def action_time(policy: str, call: str, percentile: str) -> str:
+    """Write µs of one action, the median over the rounds of `median_us` or `p99_us`."""
+    return f"{median(column('latency_cpu', percentile, policy=policy, call=call)):.0f}"
+
+
+def action_row(policy: str, call: str) -> str:
+    """Write the two cells of a call: the median and the 99th percentile."""
+    return f"{action_time(policy, call, 'median_us')} | {action_time(policy, call, 'p99_us')}"
+
+
+def chunk_speed(seeds: str, workers: str, chunk_steps: str) -> str:
+    """Write steps per second of all seeds with chunks of a length, the median of the slices."""
+    where = {"seeds": seeds, "workers": workers, "chunk_steps": chunk_steps}
+    return f"{median(column('chunks', 'steps_per_second', **where)):,.0f}"
+
+
+SLEEP_US = 2_000  # of a step of the environment in the benchmark of collectors
+
+
+def collectors_row(collectors: str) -> str:
+    """Write the row of the table of collectors: this library, then RLlib."""
+    cells = [collectors]
+    for name in ("cluster_ours", "cluster_rllib"):
+        (found,) = [row for row in rows(name) if row["collectors"] == collectors]
+        beyond = float(found["bare_step_us"]) + float(found["overhead_us"]) - SLEEP_US
+        cells += [
+            number(float(found["transitions_per_second"]), 0),
+            f"{float(found['share_of_linear']):.0%}".replace("%", " %"),
+            number(beyond, 0),
+            number(float(found["cpu_us"]), 0),
+        ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def storing_cost() -> str:
+    """Write the smallest and the largest CPU time of the learner per step."""
+    found = column("cluster_ours", "learner_cpu_us")
+    return minus(f"{min(found):.0f} to {max(found):.0f}")
