@@ -7,6 +7,8 @@ Edit page_template.md, never the page. The functions of `measured` compute the n
 """
 
 import argparse
+import re
+import textwrap
 from pathlib import Path
 
 import claims
@@ -15,12 +17,31 @@ from measured import text
 HERE = Path(__file__).resolve().parent
 TEMPLATE = HERE / "page_template.md"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+WIDTH = 100
 NOTE = "<!-- python benchmarks/page.py writes this page from benchmarks/page_template.md. -->\n\n"
 
 
 def page() -> str:
     """Return the page that follows from the results."""
-    return NOTE + text.render(TEMPLATE.read_text(encoding="utf-8"))
+    blocks = text.render(TEMPLATE.read_text(encoding="utf-8")).split("\n\n")
+    return NOTE + "\n\n".join(map(wrap, blocks)).rstrip() + "\n"
+
+
+def wrap(block: str) -> str:
+    """Fill the lines of a paragraph or of a list; leave all other blocks as they are."""
+    if block.lstrip()[:1] in "|#!<" or block.startswith("  "):
+        return block
+    items = re.split(r"\n(?=- )", block)
+    return "\n".join(
+        textwrap.fill(
+            " ".join(item.split()),
+            WIDTH,
+            subsequent_indent="  " if item.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for item in items
+    )
 
 
 def problems() -> list[str]:

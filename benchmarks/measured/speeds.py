@@ -2,18 +2,23 @@
 
 from functools import cache
 
-from measured.files import WORDS, cell, column, median, minus, number, ratios, rows, table
+from measured.files import WORDS, cell, column, exists, median, minus, number, ratios, rows, table
 
 NAMES_OF_PEERS = {"ddqn": "dqn"}  # what the other libraries call an algorithm
-CONTESTS = ("sac", "td3", "ddpg", "ddqn", "a2c")
+CONTESTS = ("sac", "td3", "ddpg", "ddqn", "a2c", "ppo")
+LIBRARIES = {"sbx": "SBX", "sb3": "Stable-Baselines3", "cleanrl": "CleanRL"}
+SESSIONS = ("speed_cpu", "speed_cpu_ppo")  # files; a contest belongs to the first one that has it
 
 
 @cache
 def _rates(contestant: str) -> tuple[float, ...]:
     """Return steps per second, one number per round; empty if there is no such contestant."""
-    own = [row for row in rows("speed_cpu") if row["contestant"] == contestant]
-    own.sort(key=lambda row: int(row["round"]))
-    return tuple(int(row["steps"]) / float(row["seconds"]) for row in own)
+    for session in filter(exists, SESSIONS):
+        own = [row for row in rows(session) if row["contestant"] == contestant]
+        if own:
+            own.sort(key=lambda row: int(row["round"]))
+            return tuple(int(row["steps"]) / float(row["seconds"]) for row in own)
+    return ()
 
 
 def _contestant(algorithm: str, library: str) -> str | None:
@@ -26,7 +31,7 @@ def _contestant(algorithm: str, library: str) -> str | None:
 def _speeds_of(algorithm: str, library: str) -> tuple[float, ...]:
     contestant = _contestant(algorithm, library)
     if contestant is None:
-        raise KeyError(f"speed_cpu.csv has no {algorithm} of {library}")
+        raise KeyError(f"no file has the speed of {algorithm} of {library}")
     return _rates(contestant)
 
 
@@ -63,12 +68,14 @@ def against(algorithm: str, library: str) -> str:
 
 
 def table_of_speeds() -> str:
-    header = ["steps/s", "Understudy", "SBX", "Stable-Baselines3"]
+    """Write a row per measured algorithm and a column per measured library."""
+    measured = [name for name in CONTESTS if _contestant(name, "understudy")]
+    others = [one for one in LIBRARIES if any(_contestant(name, one) for name in measured)]
     body = [
-        [name.upper(), median_speed(name), against(name, "sbx"), against(name, "sb3")]
-        for name in CONTESTS
+        [name.upper(), median_speed(name), *(against(name, one) for one in others)]
+        for name in measured
     ]
-    return table(header, body)
+    return table(["steps/s", "Understudy", *(LIBRARIES[one] for one in others)], body)
 
 
 def between_algorithms(first: str, second: str) -> str:
