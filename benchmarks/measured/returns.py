@@ -20,11 +20,11 @@ def of_commit(version: str, algorithm: str, env: str) -> str:
 
 def exists(run: str) -> bool:
     name, *_ = run.split("/")
-    return files.exists(name) and bool(_final_rows(run))
+    return files.exists(name) and bool(final_rows(run))
 
 
 @cache
-def _final_rows(run: str) -> tuple[files.Row, ...]:
+def final_rows(run: str) -> tuple[files.Row, ...]:
     """Return a row per seed, of the last policy."""
     name, *rest = run.split("/")
     if not rest:
@@ -35,20 +35,15 @@ def _final_rows(run: str) -> tuple[files.Row, ...]:
 
 def final_returns(run: str) -> Scores:
     """Return the score of each seed's last policy."""
-    found = {int(row["seed"]): float(row["mean_return"]) for row in _final_rows(run)}
+    found = {int(row["seed"]): float(row["mean_return"]) for row in final_rows(run)}
     if not found:
         raise KeyError(f"{run} has no final evaluation")
     return found
 
 
 def final_steps(run: str) -> int:
-    (steps,) = {int(row["steps"]) for row in _final_rows(run)}
+    (steps,) = {int(row["steps"]) for row in final_rows(run)}
     return steps
-
-
-def env_of(run: str) -> str:
-    (env,) = {row["env"] for row in _final_rows(run)}
-    return env
 
 
 def mean(run: str, digits: str | None = None) -> str:

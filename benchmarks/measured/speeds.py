@@ -11,7 +11,7 @@ SESSIONS = ("speed_cpu", "speed_cpu_ppo")  # files; a contest belongs to the fir
 
 
 @cache
-def _rates(contestant: str) -> tuple[float, ...]:
+def rates(contestant: str) -> tuple[float, ...]:
     """Return steps per second, one number per round; empty if there is no such contestant."""
     for session in filter(exists, SESSIONS):
         own = [row for row in rows(session) if row["contestant"] == contestant]
@@ -25,14 +25,14 @@ def _contestant(algorithm: str, library: str) -> str | None:
     """Return the contestant of a library, with its faster setting of threads."""
     name = algorithm if library == "understudy" else NAMES_OF_PEERS.get(algorithm, algorithm)
     names = (f"{library}-{name}", f"{library}-{name}-1thread")
-    return max(filter(_rates, names), key=lambda one: median(_rates(one)), default=None)
+    return max(filter(rates, names), key=lambda one: median(rates(one)), default=None)
 
 
 def _speeds_of(algorithm: str, library: str) -> tuple[float, ...]:
     contestant = _contestant(algorithm, library)
     if contestant is None:
         raise KeyError(f"no file has the speed of {algorithm} of {library}")
-    return _rates(contestant)
+    return rates(contestant)
 
 
 def _ratios(algorithm: str, library: str) -> list[float]:

@@ -75,7 +75,7 @@ def test_numbers_are_written_as_text():
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A folder of results of its own, and nothing remembered of the other one."""
-    caches = [files.rows, files.cell, returns._final_rows, speeds._rates]
+    caches = [files.rows, files.cell, returns.final_rows, speeds.rates]
     monkeypatch.setattr(files, "RESULTS", tmp_path)
     for each in caches:
         each.cache_clear()
@@ -118,7 +118,7 @@ def test_a_table_leaves_out_algorithms_without_results():
     assert "| SAC |" in header and "| PQN |" not in header
     assert text.render("{{returns.steps " + UNSEEN + "}} steps") == "100k steps"
     with pytest.raises(KeyError, match="no public function"):
-        text.render("{{returns._final_rows x}}")
+        text.render("{{speeds._whole_runs x y}}")
 
 
 def test_a_profile_by_hand():
