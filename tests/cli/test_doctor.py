@@ -37,7 +37,7 @@ def test_every_extra_is_known_and_part_of_all():
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     whole = set(re.findall(r"\w+", extras["all"][0])) - {"understudy"}
-    assert whole == extras.keys() - {"all", "dev", "cuda", "envpool", "wandb", "mlflow"}
+    assert whole == extras.keys() - {"all", "dev", "docs", "cuda", "envpool", "wandb", "mlflow"}
     assert set(doctor.EXTRAS) == extras.keys() - {"all", "dev", "docs"}
 
 
