@@ -103,6 +103,28 @@ def test_a_death_is_noticed_while_others_are_at_work(make, tmp_path, monkeypatch
     assert_cut(seen, envs.step(ZERO), rows=[2, 3])
 
 
+@pytest.mark.fault(2, "dead after its answer: the others' steps end, the next step replaces it")
+def test_a_worker_that_dies_after_its_answer_is_replaced(make, tmp_path, monkeypatch):
+    """The other worker's step ends when the first one, which had a fault to report, is dead."""
+    dead = tmp_path / "dead"
+    envs = make(at(0, 0, 1, "raise") | at(2, 0, 1, f"{UNTIL}{dead}"))
+    envs.reset()
+    record = envs.record
+
+    def kill_first(report):
+        monkeypatch.setattr(envs, "record", record)
+        os.kill(envs.pool.processes[0].pid, signal.SIGKILL)
+        envs.pool.processes[0].join()
+        dead.touch()
+        return record(report)
+
+    monkeypatch.setattr(envs, "record", kill_first)
+    assert envs.step(ZERO).valid.tolist() == [False, True, True, True]
+    assert envs.step(ZERO).valid.tolist() == [False, False, True, True]
+    assert envs.step(ZERO).valid.all()
+    assert envs.faults["worker_restarts"] == 1
+
+
 @pytest.mark.fault(2, "workers that keep dying end the run; never a bare EOFError")
 def test_workers_that_keep_dying_end_the_run(make):
     plan = {0: {SEEDS(0, episode): (1, "exit") for episode in range(9)}}

@@ -107,7 +107,12 @@ class WorkerPool:
                 answered: Any = wait_for([self.pipes[index] for index in waiting.values()], left)
                 ready = [id(pipe) for pipe in answered]
             for key in ready or list(waiting):
-                index = waiting.pop(key)
+                index = waiting.pop(key, None)
+                if index is None:  # it has answered and ended since: the next command notices
+                    assert poll is not None  # other pipes are not waited for
+                    poll.unregister(key)
+                    self._polls.pop(workers, None)
+                    continue
                 try:
                     result = self._receive(index, None if ready else 0.0)
                 except WorkerLost as lost:
@@ -127,7 +132,8 @@ class WorkerPool:
         return self._files[index] if worker.FILES else id(self.pipes[index])
 
     def _poll(self, workers: range) -> Any:
-        """The poll object of a group of workers. A pipe whose answer was read is not ready."""
+        """The poll object of a group of workers. A pipe whose answer was read is not ready, unless
+        its worker has ended."""
         if workers not in self._polls:
             poll: Any = select.poll()
             for index in workers:
