@@ -159,33 +159,30 @@ def test_a_worker_that_dies_in_a_replay(make):
 
 
 class Impatient:
-    """Stands for a poll object: waits for all but the last to answer, and for that one not at
-    all."""
+    """Stands for a poll object: waits for the answers that are `left`, and then not at all. None
+    waits for all answers."""
 
-    make = select.poll
+    make, left = select.poll, None
 
     def __init__(self):
-        self._poll, self._waiting = Impatient.make(), set()
-
-    def register(self, file, events):
-        self._waiting.add(file)
-        self._poll.register(file, events)
-
-    def unregister(self, file):
-        self._waiting.remove(file)
-        self._poll.unregister(file)
+        self._poll = Impatient.make()
+        self.register, self.unregister = self._poll.register, self._poll.unregister
 
     def poll(self, _):
-        return self._poll.poll(0 if len(self._waiting) == 1 else None)
+        ready = self._poll.poll(0 if Impatient.left == 0 else None)
+        if Impatient.left is not None:
+            Impatient.left -= len(ready)
+        return ready
 
 
 @pytest.mark.fault(4, "killed after step_timeout and replaced; the others continue")
 def test_a_worker_that_hangs_is_replaced(make, caplog, monkeypatch):
+    monkeypatch.setattr(select, "poll", Impatient)
     envs = make(at(2, 0, 2, "hang"))
     envs.reset()
     seen, pids = envs.step(ZERO).observation, [process.pid for process in envs.pool.processes]
     with monkeypatch.context() as patch:
-        patch.setattr(select, "poll", Impatient)
+        patch.setattr(Impatient, "left", 1)
         assert_cut(seen, envs.step(ZERO), rows=[2, 3])
     now = [process.pid for process in envs.pool.processes]
     assert now[0] == pids[0] and now[1] != pids[1]
