@@ -16,7 +16,7 @@ from tests.distributed.shared_updates import (
 )
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
-from understudy.training.update import reset_networks
+from understudy.training.update import MOST_DISCARDS, reset_networks
 
 pytestmark = pytest.mark.agents
 
@@ -41,6 +41,9 @@ def test_a_reset_initializes_what_learns_and_keeps_the_rest():
     close((after.meter, after.open_return), (learner.meter, learner.open_return), 0.0)
     assert not np.array_equal(after.state.key, moved.key)
     assert reset_networks(setup.algorithm, setup.spec, learner, False) is learner
+    frozen = learner.meter._replace(discarded_in_a_row=jnp.int32(MOST_DISCARDS))
+    kept, _ = both(learner._replace(meter=frozen))  # a seed that diverged would not learn again
+    close(kept.state._replace(key=moved.key), moved, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,17 @@ def reset_networks(
     algorithm: Algorithm, spec: Spec, learner: LearnerState, flag: Flag
 ) -> LearnerState:
     """Initialize networks, learned numbers, targets and optimizers anew if the flag is set (primacy
-    bias: Nikishin et al., 2022, arXiv 2205.07802). Statistics, counters and replay stay."""
+    bias: Nikishin et al., 2022, arXiv 2205.07802). Statistics, counters and replay stay. A frozen
+    seed keeps all, because it would not learn again."""
 
     def reset() -> LearnerState:
         key, init_key = jax.random.split(learner.state.key)
-        new = algorithm.init(spec, init_key)
-        parts = {"params": new.params, "targets": new.targets, "opt_state": new.opt_state}
+        names, frozen = ("params", "targets", "opt_state"), is_frozen(learner.meter)
+        new, old = (
+            {name: getattr(state, name) for name in names}
+            for state in (algorithm.init(spec, init_key), learner.state)
+        )
+        parts = jax.tree.map(lambda new, old: jnp.where(frozen, old, new), new, old)
         return learner._replace(state=learner.state._replace(**parts, key=key))
 
     return when(flag, reset, lambda: learner)
