@@ -89,7 +89,11 @@ def test_every_alias_is_answered_in_one_line(config):
         (us.PPOConfig, "num_minibatches", "instead of 'num_minibatches' use 'minibatches'"),
         (us.PPOConfig, "ent_coef", "instead of 'ent_coef' use 'entropy_coeff'"),
         (us.PPOConfig, "vf_coef", "instead of 'vf_coef' use 'value_coeff'"),
-        (us.A2CConfig, "n_epochs", "there is no 'n_epochs' here; other algorithms have epochs"),
+        (us.A2CConfig, "n_epochs", "no 'n_epochs' here: it is PPO's; A2C uses each rollout once"),
+        (us.A2CConfig, "clip_range", "no 'clip_range' here: it is PPO's"),
+        (us.A2CConfig, "target_kl", "no 'target_kl' here: it is PPO's"),
+        (us.SACConfig, "n_epochs", "there is no 'n_epochs' here; other algorithms have epochs"),
+        (us.SACConfig, "recipe", "here: us.SAC(…, recipe=…) and us.SACConfig.preset(…, recipe=…)"),
         (us.SACConfig, "n_steps", "instead of 'n_steps' use 'n_step'"),
         (
             us.TD3Config,

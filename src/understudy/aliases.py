@@ -171,6 +171,8 @@ ALIASES: dict[str, dict[str, str]] = {
     "clip_coef": {"clip_range": ""},
     "clip_range_vf": {"value_clip_range": ""},
     "clip_vloss": {"value_clip_range": "a number, or none"},
+    # Arguments of agents and presets, given to a config.
+    "recipe": {"": "us.SAC(…, recipe=…) and us.SACConfig.preset(…, recipe=…) take one"},
     # Settings of earlier versions (docs/migration.md).
     "rmsprop_epsilon": {"optimizer_epsilon": ""},
     "entropy_coeff": {"temperature": "a number fixes it, none learns it"},

@@ -29,6 +29,10 @@ class A2CConfig(OnPolicyConfig):
             ("updates_per_step", "replay_storage", "random_shift", "sequence_length", "burn_in"),
             "it is a matter of replay, and A2C learns from its newest rollout",
         ),
+        **dict.fromkeys(
+            ("epochs", "clip_range", "value_clip_range", "target_kl"),
+            "it is PPO's; A2C uses each rollout once",
+        ),
     }
     presets = read_presets(__file__)
 
