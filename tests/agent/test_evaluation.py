@@ -5,6 +5,7 @@ import pytest
 
 import understudy as us
 from understudy.envs.seeds import EVALUATION, SELECTION
+from understudy.envs.worker_pool import WorkerPool
 from understudy.types import ConfigError
 
 pytestmark = pytest.mark.agents
@@ -43,6 +44,27 @@ def test_environments_of_earlier_evaluations_are_closed(agent):
     agent.play_selection(2)
     kept = [(plan.seeds.stream, plan.seeds.seed) for plan in agent.evaluator.runners]
     assert sorted(kept) == [(SELECTION, agent.seed), (EVALUATION, 24)]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("place", ["command", "wait"])
+def test_an_interrupted_evaluation_can_be_repeated(monkeypatch, place):
+    """Worker processes have a command whose answer was not read, or are closed."""
+    agent = us.DDQN("CartPole-v1", us.DDQNConfig(**SMALL), seed=3, env_workers=2)
+    found, undisturbed = returns(agent, 2), getattr(WorkerPool, place)
+
+    def interrupted(pool, workers, *arguments):
+        if place == "command":
+            undisturbed(pool, workers, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkerPool, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agent.evaluate(2)
+    assert not agent.evaluator.runners
+    assert returns(agent, 2) == found
+    agent.close()
 
 
 def test_random_actions(agent):

@@ -70,7 +70,11 @@ class AgentEvaluator:
                 plan, self._source, self._env_workers, self._guard
             )
         policy = self._setup.algorithm.policy(learner.state)
-        results = plan.by_policy(self.runners[plan].run(policy))
+        try:
+            results = plan.by_policy(self.runners[plan].run(policy))
+        except BaseException:  # also Ctrl-C: worker processes may be in the middle of a step
+            self.runners.pop(plan).close()
+            raise
         if plan.seeds.stream == SELECTION or self.scores is None:
             self.scores = np.where(is_frozen(learner.meter), np.nan, results.returns.mean(axis=1))
             self.scored_at = steps
