@@ -194,6 +194,19 @@ def test_on_arrival_every_gradient_is_an_update(ray, monkeypatch):
     workers.close()
 
 
+def test_on_arrival_a_dropped_gradient_takes_no_reset_with_it(ray, monkeypatch):
+    """Two are under way: the gradient of every second request finds an update made meanwhile."""
+    setup = make_setup("ddpg", 1, reset_at=(4,))
+    workers = BatchWorkers(setup, Cluster(**TWO, gradient_mode="async"))
+    workers.max_staleness = 0
+    _answer_in_order(workers.supervisor, monkeypatch)
+    learner, _ = workers.learn(make_learner(setup), make_experience(setup), 0, 5)
+    assert workers.metrics()["gradients_dropped"] == 4
+    assert learner.state.updates.tolist() == [5]
+    assert learner.state.opt_state["critic"].count.tolist() == [1]
+    workers.close()
+
+
 def _answer_in_order(supervisor, monkeypatch):
     """Answers arrive in the order of their calls, however long a worker takes."""
     ray, call, wait, called = supervisor.ray, supervisor.call, supervisor.ray.wait, []

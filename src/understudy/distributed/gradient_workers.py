@@ -101,8 +101,18 @@ class GradientWorkers(abc.ABC):
         beside the answers. The learner gets its next key."""
 
     @abc.abstractmethod
-    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
-        """Finish one update by the answers of the workers that took part in it."""
+    def _apply(self, answers: list[Any], states: States, inputs: Any, reset: bool) -> None:
+        """Finish one update by the answers of the workers that took part in it. With `reset`
+        networks start again after it."""
+
+    def mask_at(self, index: int) -> Any:
+        """Return the delayed parts of the gradients of update `index`. Whether a reset follows is
+        decided when they are applied: some never are, and workers compile nothing for it."""
+        return self.algorithm.update_mask(index)._replace(reset=False)
+
+    def resets_at(self, index: int) -> bool:
+        """Return whether networks start again after update `index`."""
+        return bool(self.algorithm.update_mask(index).reset)
 
     def _takes_part(self, request: Request, answer: Any) -> bool:
         """Return whether a worker had steps to learn from."""
@@ -122,7 +132,7 @@ class GradientWorkers(abc.ABC):
         self._next_index = None
         states = States(learner, experience)
         if self._asynchronous:
-            self._update_on_arrival(states, count)
+            self._update_on_arrival(states, first_index, count)
         else:
             self._update_together(states, first_index, count)
         self._next_index = first_index + count
@@ -135,11 +145,11 @@ class GradientWorkers(abc.ABC):
             answers = self.call_all(requests)
             for request, answer in zip(requests, answers, strict=True):
                 self._takes_part(request, answer)
-            self._apply(answers, states, inputs)
+            self._apply(answers, states, inputs, self.resets_at(index))
 
-    def _update_on_arrival(self, states: States, count: int) -> None:
+    def _update_on_arrival(self, states: States, first_index: int, count: int) -> None:
         """Gradients that are still being computed in the end stay in flight for the next call."""
-        end = self.version + count
+        begin, end = self.version, self.version + count
         while self.version < end:
             for worker in self._idle():
                 [request], inputs = self._divide(states, self.asked, [worker])
@@ -155,7 +165,8 @@ class GradientWorkers(abc.ABC):
                 self._dropped += 1
                 continue
             self._staleness.append(self.version - version)
-            self._apply([answer.value], states, inputs)
+            resets = self.resets_at(first_index + self.version - begin)
+            self._apply([answer.value], states, inputs, resets)
             self.version += 1
 
     def call_all(self, requests: list[Request]) -> list[Any]:
@@ -279,7 +290,7 @@ class BatchWorkers(GradientWorkers):
         return self._ready(states.learner.state, experience)
 
     def _divide(self, states: States, index: int, workers: Sequence[Any]) -> tuple[Any, Any]:
-        now, mask = self.sample(states, index), self.algorithm.update_mask(index)
+        now, mask = self.sample(states, index), self.mask_at(index)
         state, key = states.learner.state, np.asarray(now.key)
         sent, batches = jax.device_get(self._send(state, now.batch, len(workers)))
         state = state._replace(key=now.next_key)  # the next batch is another one
@@ -287,8 +298,8 @@ class BatchWorkers(GradientWorkers):
         requests = [Request("gradients", (sent, batch, key, mask)) for batch in batches]
         return requests, (now, mask)
 
-    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
-        now, mask = inputs
+    def _apply(self, answers: list[Any], states: States, inputs: Any, reset: bool) -> None:
+        now, mask = inputs[0], inputs[1]._replace(reset=reset)
         # The program that changes the priorities takes them over.
         learner, experience = states.learner, states.experience
         priorities = self._buffer.get_priorities(experience)

@@ -174,13 +174,13 @@ class ShardWorkers(GradientWorkers):
 
     def _divide(self, states: States, index: int, workers: Sequence[Any]) -> tuple[Any, Any]:
         sent, states.learner = self._send(states.learner)
-        mask = self.algorithm.update_mask(index)
+        mask = self.mask_at(index)
         arguments = (jax.device_get(sent), mask)
         return [Request("gradients", arguments, worker) for worker in workers], mask
 
-    def _apply(self, answers: list[Any], states: States, inputs: Any) -> None:
+    def _apply(self, answers: list[Any], states: States, inputs: Any, reset: bool) -> None:
         """The given experience is empty, and stays so."""
-        states.learner = self._receive(answers, states.learner, inputs)
+        states.learner = self._receive(answers, states.learner, inputs._replace(reset=reset))
 
     def _takes_part(self, request: Request, answer: Any) -> bool:
         """Note whether a worker had steps to sample from."""
