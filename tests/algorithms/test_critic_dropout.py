@@ -65,8 +65,9 @@ def test_mean_of_the_shards_is_the_whole(name):
     close(mean, whole._replace(mask=None), 1e-5)
 
 
-def test_targets_drop_other_units():
-    made, batch = dropping("td3"), make_batch()
+@pytest.mark.parametrize("targets", ["all", "off"])
+def test_targets_drop_other_units(targets):
+    made, batch = case("td3", **DROPPING, target_networks=targets), make_batch()
     state = with_dropout(made.state, made.algorithm.config, batch, KEY)
     one, two = state.params.critic.encoder.dropout, state.targets.critic.encoder.dropout
     assert one.rate == two.rate == 0.5

@@ -40,14 +40,16 @@ ActorLoss = Callable[[Any, Any], tuple[Scalar, Any]]  # actor, batch -> its loss
 
 
 def with_dropout(state: TrainState, config: Any, batch: Any, key: Key) -> TrainState:
-    """Return the state with dropout in the critics and in their targets, which drop other units.
-    The gradient of the critics that `differentiate_critic` returns is that of the state itself."""
+    """Return the state with dropout in the critics and in their targets, which drop other units;
+    without targets the critics take their place. The gradient of the critics that
+    `differentiate_critic` returns is that of the state itself."""
     if not config.critic_dropout:
         return state
     online_key, target_key = jax.random.split(jax.random.fold_in(key, DROPOUT))
     drop = partial(drop_units, rate=config.critic_dropout, row=batch.row)
     params = state.params._replace(critic=drop(state.params.critic, key=online_key))
-    targets = state.targets._replace(critic=drop(state.targets.critic, key=target_key))
+    target = target_params(state).critic
+    targets = state.targets._replace(critic=drop(target, key=target_key))
     return state._replace(params=params, targets=targets)
 
 
