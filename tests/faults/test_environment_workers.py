@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.fault_env import LENGTH, UNTIL, FaultEnv, factories
 from understudy.envs import EpisodeSeeds, Guard, ProcessEnvs
+from understudy.envs.fault_guard import LONGEST_TIMEOUT
 from understudy.types import EnvironmentError
 
 pytestmark = pytest.mark.processes
@@ -156,6 +157,16 @@ def test_a_worker_that_dies_in_a_replay(make):
     assert envs.replay(episodes, past).tobytes() == wanted.tobytes()
     assert envs.episodes.tolist() == [3, 0, 2, 0]
     assert envs.step(ZERO).next_observation[:, 2].tolist() == [3, 1, 4, 2]
+
+
+def test_the_time_for_a_long_replay_has_an_end(make):
+    """Milliseconds of a poll are an int of 32 bits."""
+    episodes, past = np.zeros(ROWS, int), [np.zeros((3, 2), np.float32)] * ROWS
+    wanted = make({}).replay(episodes, past)
+    envs = make({}, Guard(step_timeout=LONGEST_TIMEOUT))
+    envs.reset()
+    os.kill(envs.pool.processes[0].pid, signal.SIGKILL)
+    assert envs.replay(episodes, past).tobytes() == wanted.tobytes()
 
 
 class Impatient:

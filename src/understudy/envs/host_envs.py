@@ -15,7 +15,14 @@ from understudy.envs.base import HostEnvs, HostStep
 from understudy.envs.descriptors import Descriptor
 from understudy.envs.env_changes import EnvChanges
 from understudy.envs.episode_info import EpisodeInfo
-from understudy.envs.fault_guard import DEFAULT_GUARD, TRIES, Fault, FaultKind, Guard
+from understudy.envs.fault_guard import (
+    DEFAULT_GUARD,
+    LONGEST_TIMEOUT,
+    TRIES,
+    Fault,
+    FaultKind,
+    Guard,
+)
 from understudy.envs.rows import EnvRows, describe_place
 from understudy.envs.seeds import EpisodeSeeds
 from understudy.envs.spaces import spec_of
@@ -204,7 +211,7 @@ class ProcessEnvs(HostEnvs):
         arrays = self._arrays
         for index, content in enumerate(replayed):
             self.pool.send(index, worker.REPLAY, content)
-        self._wait(range(len(spans)), longest * self._guard.step_timeout, replayed)
+        self._wait(range(len(spans)), self._timeout(longest), replayed)
         self._begun[:] = [self._clock - len(past) for past in actions]
         return self.read_first_observations(arrays, episodes, until)
 
@@ -234,7 +241,7 @@ class ProcessEnvs(HostEnvs):
         changes = np.full(rows, self.changes.total)
         next_episodes = (self.episodes[start:stop] + 1, [()] * rows, changes)
         begun = replayed[index] if replayed else next_episodes
-        timeout = max(timeout, self._guard.step_timeout * rows)
+        timeout = max(timeout, self._timeout(rows))
         cut: list[int] = []
         for _ in range(TRIES):
             cut += self.fault_counter.record([self._fault(lost, range(start, stop))])
@@ -247,6 +254,10 @@ class ProcessEnvs(HostEnvs):
             self._arrays.cut(slice(start, stop))
             return cut
         raise EnvironmentError(f"{lost}; so did those that took its place, {TRIES} in a row")
+
+    def _timeout(self, steps: int) -> float:
+        """Return the seconds that a worker has for several steps."""
+        return min(steps * self._guard.step_timeout, LONGEST_TIMEOUT)
 
     def _fault(self, lost: WorkerLost, rows: range) -> Fault:
         """Describe the loss of a worker and where its environments were."""
