@@ -282,6 +282,7 @@ def test_agents_train_with_them(name, env, settings):
         (dict(min_return=1.0, max_return=1.0), "min_return 1 must be below max_return 1"),
         (dict(critic_head="quantile", num_quantiles=2), "drop_quantiles 2 must be below num_quan"),
         (dict(return_limit=5.0), "return_limit bounds normalized rewards: it needs normalize_r"),
+        (dict(histogram_sigma=0.75), "histogram_sigma is for categorical critics, not scalar"),
         (dict(critic_head="c51"), "critic_head must be one of scalar, categorical, quantile"),
     ],
 )

@@ -238,6 +238,8 @@ class OffPolicyConfig(Config):
             problems.append(
                 "target_critics mean is for scalar critics: the target is a distribution"
             )
+        if self.critic_head != "categorical" and self.histogram_sigma is not None:
+            problems.append(f"histogram_sigma is for categorical critics, not {self.critic_head}")
         if self.critic_head == "quantile" and self.drop_quantiles >= self.num_quantiles:
             problems.append(
                 f"drop_quantiles {self.drop_quantiles} must be below num_quantiles "
