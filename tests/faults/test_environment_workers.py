@@ -159,6 +159,16 @@ def test_a_worker_that_dies_in_a_replay(make):
     assert envs.step(ZERO).next_observation[:, 2].tolist() == [3, 1, 4, 2]
 
 
+@pytest.mark.parametrize("goes_on", ["reset", "send"])
+def test_an_interrupted_step_is_never_continued(make, goes_on):
+    """Its answers, which were not read, would be taken for those of the next command."""
+    envs = make({})
+    envs.reset()
+    envs.send(ZERO)  # Ctrl-C, twice
+    with pytest.raises(EnvironmentError, match="was interrupted, so they are closed"):
+        envs.reset() if goes_on == "reset" else envs.send(ZERO)
+
+
 def test_the_time_for_a_long_replay_has_an_end(make):
     """Milliseconds of a poll are an int of 32 bits."""
     episodes, past = np.zeros(ROWS, int), [np.zeros((3, 2), np.float32)] * ROWS

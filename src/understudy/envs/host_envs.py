@@ -118,6 +118,7 @@ class ProcessEnvs(HostEnvs):
             self.close()
             raise
         self._clock, self._begun = 0, np.zeros(rows, np.int64)
+        self._stepping: set[int] = set()  # the first rows of parts whose step has begun
         self._whole = (self.all_rows, range(workers))  # rows, and their workers
         self._parts = [self._whole]
 
@@ -176,6 +177,8 @@ class ProcessEnvs(HostEnvs):
                 f"expected actions for {len(place)} environments, got {len(real)}"
             )
         place[...] = real
+        self._refuse_in_mid_step(rows.start in self._stepping)
+        self._stepping.add(rows.start)
         if rows.start == 0:
             self._clock += 1
         self.pool.command(workers, command)
@@ -183,10 +186,21 @@ class ProcessEnvs(HostEnvs):
     def _end_step(self, part: tuple[slice, range], only: np.ndarray | None = None) -> HostStep:
         rows, workers = part
         cut = self._wait(workers, self._guard.step_timeout)
+        self._stepping.discard(rows.start)
         step = self.read_step(self._arrays.select(rows), rows, cut, only)
         if step.observation is not step.next_observation:  # some episode ended
             self._begun[rows][step.last] = self._clock
         return step
+
+    def _refuse_in_mid_step(self, stepping: bool) -> None:
+        """Close after a step that was interrupted before its answers were read: they would be taken
+        for those of the next command."""
+        if stepping:
+            self.close()
+            raise EnvironmentError(
+                "a step of these environments was interrupted, so they are closed: load the last "
+                "checkpoint, or make the agent again"
+            )
 
     def inspect(self, kind: str, name: str) -> list[Any]:
         assert self._arrays is not None  # or it says that they are closed
@@ -209,6 +223,7 @@ class ProcessEnvs(HostEnvs):
         ]
         longest = max(stop - start for start, stop in spans) + sum(map(len, actions))
         arrays = self._arrays
+        self._refuse_in_mid_step(bool(self._stepping))
         for index, content in enumerate(replayed):
             self.pool.send(index, worker.REPLAY, content)
         self._wait(range(len(spans)), self._timeout(longest), replayed)
