@@ -13,7 +13,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
-from scipy.spatial import KDTree
 
 from understudy.errors import ConfigError
 
@@ -130,6 +129,8 @@ def make_cvt(
     """Make that many cells of about one size by Lloyd's algorithm on uniform `samples`: each
     centroid repeatedly moves to the mean of the samples nearest to it. The host computes it, so
     that a seed gives the same cells on every device."""
+    from scipy.spatial import KDTree  # slow to import; agents do not need it
+
     bounds = tuple(map(float, low)), tuple(map(float, high))
     _check_bounds(*bounds)
     if count < 1:

@@ -14,7 +14,6 @@ from understudy.runs.callbacks import BETWEEN_CHUNKS, Callbacks
 from understudy.runs.config import QDRunConfig, RunConfig
 from understudy.runs.csv_log import LogRow
 from understudy.runs.loggers import open_loggers
-from understudy.runs.progress import Progress
 from understudy.runs.run_directory import RunDirectory
 from understudy.runs.signals import Interrupted, Interruption
 from understudy.runs.trainable import Trainable
@@ -59,6 +58,8 @@ class Run:
             for each in open_loggers(logger, path, metadata, self.title):
                 outputs.append(stack.enter_context(each))
             if progress:
+                from understudy.runs.progress import Progress  # imports Rich
+
                 unit, now = trainable.unit, lambda: trainable.count
                 bar = Progress(self.stop, self.title, unit=unit, now=now)
                 outputs.append(stack.enter_context(bar).update)
