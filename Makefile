@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Test processes share compiled bytecode: without it each one compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help .venv demo test test-fast test-slow lint format docs bench lock clean
+.PHONY: help .venv demo test test-fast test-slow lint format docs dist bench lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make lint       ruff, the type checker and the import contract"
 	@echo "make format     let ruff mend what it can"
 	@echo "make docs       build the documentation site into site/"
+	@echo "make dist       build what a release publishes into dist/"
 	@echo "make bench      speed against the peers (they get an environment of their own)"
 	@echo "make lock       pin the dependencies anew in requirements.lock"
 
@@ -69,6 +70,13 @@ format: $(STAMP)
 # Strict: a link that leads nowhere is an error. View it: $(BIN)/python -m http.server -d site
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The player has no source distribution, which would lack the modules above its directory.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --wheel --outdir dist player
+	$(BIN)/twine check --strict dist/*
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py

@@ -5,17 +5,15 @@ No test here needs a network: NumPy is the one of this environment.
 
 import ast
 import json
-import os
-import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import understudy
+from tests.contracts.environments import OFFLINE, PIP, check_metadata, install, run
 from tests.contracts.sources import PACKAGE, REPOSITORY, read
 from tests.export.policy_cases import case
 from understudy import runner
@@ -82,41 +80,30 @@ def test_the_wheel_has_the_modules_that_the_runner_imports_and_no_other():
     assert included == expected | {"../LICENSE": "understudy/LICENSE"}
 
 
-def test_both_distributions_take_their_version_from_the_package():
+def test_both_distributions_have_the_version_of_the_package():
     ours = tomllib.loads(read(REPOSITORY / "pyproject.toml"))
     for settings, folder in ((ours, REPOSITORY), (SETTINGS, PROJECT)):
-        assert settings["project"]["dynamic"] == ["version"]
+        assert "version" in settings["project"]["dynamic"]
         place = folder / settings["tool"]["hatch"]["version"]["path"]
         assert place.resolve() == (PACKAGE / "__init__.py").resolve()
-
-
-def run(*command: object, cwd: Path) -> str:
-    result = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=600
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    for field in ("classifiers", "requires-python", "license"):
+        assert ours["project"][field] == SETTINGS["project"][field]
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """The interpreter of an environment that has the player's wheel and NumPy."""
     directory = tmp_path_factory.mktemp("robot")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-    offline = ("--no-index", "--no-deps")
-    run(*pip, "wheel", *offline, "--no-build-isolation", "-w", ".", PROJECT, cwd=directory)
+    run(*PIP, "wheel", *OFFLINE, "--no-build-isolation", "-w", ".", PROJECT, cwd=directory)
     [wheel] = directory.glob("*.whl")
     assert wheel.name == f"understudy_player-{understudy.__version__}-py3-none-any.whl"
-    environment = directory / "environment"
-    venv.create(environment, symlinks=os.name != "nt")
-    interpreter = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
-    run(*pip, "--python", interpreter, "install", *offline, wheel, cwd=directory)
-    site = run(interpreter, "-c", "import site; print(site.getsitepackages()[-1])", cwd=directory)
+    check_metadata(wheel)
+    commands, packages = install(wheel)
     numpy = Path(np.__file__).parent
     for part in (numpy, numpy.with_name("numpy.libs")):
         if part.exists():
-            (Path(site.strip()) / part.name).symlink_to(part, target_is_directory=True)
-    return interpreter
+            (packages / part.name).symlink_to(part, target_is_directory=True)
+    return commands / "python"
 
 
 @pytest.mark.processes
