@@ -21,7 +21,8 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = "docs"
 # Pages outside of docs/ that are always part of the site -> their places.
-PLACES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PLACES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
+          "SECURITY.md": "security.md"}  # fmt: skip
 ALGORITHM = re.compile(r"src/understudy/algorithms/(\w+)/README\.md")
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 IMAGES = (".png", ".svg", ".gif")
