@@ -17,6 +17,7 @@ RELEASES = re.findall(r"^## (\S+) \((.*)\)$", read(REPOSITORY / "CHANGELOG.md"),
 # What a page says before the first release.
 BEFORE_THE_FIRST = {
     "README.md": "is not on a package index yet",
+    "docs/quickstart.md": "Until the first release, install from a clone",
     "docs/install.md": "is not on a package index yet",
     "docs/stability.md": "is not released yet",
 }
