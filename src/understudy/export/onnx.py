@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from understudy.errors import import_extra
-from understudy.export.describe import Graph
+from understudy.export.graph import Graph
 from understudy.observation_packing import Packer, Slot
 from understudy.runner import Description, Node, needed
 from understudy.runs.files import write_whole
