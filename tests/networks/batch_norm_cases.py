@@ -57,6 +57,30 @@ def forward(weights, statistics, x, counted, batch_norm, corrections=None):
     return x, used, moments
 
 
+def residual_forward(weights, statistics, x, counted, activation=np.tanh):
+    """The features of FlashSAC's hidden layers and the moments of the batch. Arguments are those of
+    `forward`; `weights` are in the order of the computation."""
+    blocks = (len(weights) - 4) // 6
+    weights, statistics, moments = iter(weights), iter(statistics), []
+
+    def normalize(x, scale, offset):
+        mean, variance = next(statistics)
+        if counted is not None:
+            mean, variance = x[counted].mean(0), x[counted].var(0)
+            moments.append((mean, variance))
+        return (x - mean) / np.sqrt(variance + 1e-5) * scale + offset
+
+    x = normalize(x, next(weights), next(weights)) @ next(weights)
+    for _ in range(blocks):
+        inner = x
+        for _ in range(2):
+            inner = inner @ next(weights)
+            inner = activation(normalize(inner, next(weights), next(weights)))
+        x = x + inner
+    mean_square = np.mean(x**2, axis=-1, keepdims=True)
+    return x / np.sqrt(mean_square + 1e-6) * next(weights), moments
+
+
 def parts(mlp):
     """The weights of hidden layers, and a (mean, variance) for each BatchNorm."""
     statistics = [tuple(by_hand.numbers(norm.statistics))[:2] for norm in mlp.norms]

@@ -16,10 +16,11 @@ from understudy.networks import (
     SquashedGaussianActor,
     evaluate_ensemble,
 )
+from understudy.networks.batch_norm import BatchNorm
 from understudy.networks.build import make_actor, make_critics
-from understudy.networks.mlp import Linear
+from understudy.networks.mlp import Linear, RMSNorm
 from understudy.networks.projection import UnitLinear, project_weights, unit_norm
-from understudy.networks.residual import SimBaV2Block, he_normal
+from understudy.networks.residual import FlashSAC, SimBaV2Block, he_normal
 from understudy.types import ArraySpec, ConfigError, Continuous, Discrete, Spec
 
 KEY = jax.random.PRNGKey(0)
@@ -144,7 +145,7 @@ def test_leaves_are_exactly_the_weights(kind):
     assert sum(sizes) == embedding + 2 * block + end
 
 
-@both
+@pytest.mark.parametrize("kind", [SimBa, SimBaV2, FlashSAC])
 @pytest.mark.parametrize("sizes", [(), (4, 5)])
 def test_blocks_have_one_width(kind, sizes):
     with pytest.raises(ConfigError, match="equal widths"):
@@ -157,6 +158,9 @@ def test_a_vector_of_zeros_has_no_direction_and_a_finite_gradient():
     np.testing.assert_allclose(unit_norm(jnp.array([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
 
 
+EACH = {"simba": SimBa, "simbav2": SimBaV2, "flashsac": FlashSAC}
+
+
 # -- in actors and critics -------------------------------------------------------------------
 
 
@@ -164,7 +168,7 @@ def config(**settings):
     return SACConfig(**{"hidden_sizes": (4, 4), **settings})
 
 
-@pytest.mark.parametrize("network, kind", [("simba", SimBa), ("simbav2", SimBaV2)])
+@pytest.mark.parametrize("network, kind", EACH.items())
 def test_actors_and_critics_have_these_bodies(network, kind):
     made = config(
         network=network, actor_hidden_sizes=(5,), critic_hidden_sizes=(6, 6), num_critics=3
@@ -196,7 +200,7 @@ def test_choices_have_these_bodies_too():
     assert evaluate_ensemble(critics, jnp.ones((7, 3))).shape == (2, 7, 5)
 
 
-@pytest.mark.parametrize("network", ["mlp", "simba", "simbav2"])
+@pytest.mark.parametrize("network", ["mlp", *EACH])
 def test_networks_start_with_weights_of_length_one(network):
     made = config(network=network, project_weights=True)
     actor = make_actor(SquashedGaussianActor, SPEC, made, Networks(), KEY)
@@ -205,7 +209,8 @@ def test_networks_start_with_weights_of_length_one(network):
 
 
 def assert_unit_weights(network):
-    """The weights of each unit of all linear layers have length 1."""
+    """The weights of each unit of all linear layers have length 1; the scale of an RMSNorm, and
+    scale and offset of a projected BatchNorm together, have length √size."""
 
     def is_linear(part):
         return isinstance(part, Linear | UnitLinear)
@@ -214,6 +219,19 @@ def assert_unit_weights(network):
     assert len(layers) >= 3
     for layer in layers:
         np.testing.assert_allclose(np.linalg.norm(layer.weight, axis=-2), 1.0, rtol=1e-5)
+    for norm in norms_of(network):
+        both = [norm.scale] if isinstance(norm, RMSNorm) else [norm.scale, norm.offset]
+        length = np.linalg.norm(np.concatenate(both, axis=-1), axis=-1)
+        np.testing.assert_allclose(length, norm.scale.shape[-1] ** 0.5, rtol=1e-5)
+
+
+def norms_of(network):
+    """The norms of a network whose lengths are fixed."""
+
+    def is_norm(part):
+        return isinstance(part, RMSNorm) or (isinstance(part, BatchNorm) and part.projected)
+
+    return [part for part in jax.tree.leaves(network, is_leaf=is_norm) if is_norm(part)]
 
 
 def test_projection_changes_weights_alone():

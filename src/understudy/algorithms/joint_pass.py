@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from understudy.networks.batch_norm import BatchNormMLP, Changes, with_changes
+from understudy.networks.batch_norm import BatchNormalized, Changes, with_changes
 from understudy.networks.encoders import Features, encode_each, with_observation_encoder
 from understudy.networks.ensembles import hidden_layers, with_hidden_layers
 from understudy.types import History, Tree
@@ -54,7 +54,7 @@ def normalize_jointly(
 
     `batch` is the batch as the targets see it. Discrete actions are no inputs: `next_action` is
     None."""
-    if not isinstance(hidden_layers(online.critic), BatchNormMLP):
+    if not isinstance(hidden_layers(online.critic), BatchNormalized):
         return online, targets
     actions = [] if next_action is None else [jnp.concatenate([batch.action, next_action()])]
     counted = jnp.tile(batch.weight > 0, 2)
@@ -90,10 +90,15 @@ def normalize_jointly(
 
 def normalize_by_batch(actor: Any, batch: Any) -> tuple[Any, Changes | None]:
     """Return an actor with BatchNorm for the observations of this batch, normalized by their
-    statistics, and the changes of its running statistics. Another actor stays as it is."""
+    statistics (together with the next observations, if its layers see them), and the changes of its
+    running statistics. Another actor stays as it is."""
     layers = hidden_layers(actor)
-    if not isinstance(layers, BatchNormMLP):
+    if not isinstance(layers, BatchNormalized):
         return actor, None
-    rows = actor.observation_encoder(batch.observation)
-    features, changes = layers.train(rows, batch.weight > 0)
-    return with_hidden_layers(actor, Features(features)), changes
+    rows, counted = actor.observation_encoder(batch.observation), batch.weight > 0
+    if not layers.sees_next:
+        features, changes = layers.train(rows, counted)
+        return with_hidden_layers(actor, Features(features)), changes
+    there = jax.lax.stop_gradient(actor.observation_encoder(batch.next_observation))
+    both, changes = layers.train(jnp.concatenate([rows, there]), jnp.tile(counted, 2))
+    return with_hidden_layers(actor, Features(both[: len(rows)])), changes

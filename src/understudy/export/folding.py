@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from understudy.networks.batch_norm import EPSILON, BatchNorm, BatchNormMLP
+from understudy.networks.batch_norm import BatchNorm, BatchNormMLP
 from understudy.networks.ensembles import with_hidden_layers
 from understudy.networks.mlp import MLP
 
@@ -20,10 +20,10 @@ def fold_batch_norm(actor: Any) -> Any:
     hidden = getattr(actor, "encoder", None)
     if not isinstance(hidden, BatchNormMLP):
         return actor
-    layers, pending = [], _affine(hidden.norms[0])
+    layers, pending = [], affine_map(hidden.norms[0])
     for layer, norm in zip(hidden.layers, hidden.norms[1:], strict=True):
-        weight, bias = _absorb(pending, layer)
-        pending = _affine(norm)
+        weight, bias = absorbed(pending, layer)
+        pending = affine_map(norm)
         if hidden.normalizes_first:
             factor, offset = pending
             weight, bias = weight * factor, bias * factor + offset
@@ -34,22 +34,22 @@ def fold_batch_norm(actor: Any) -> Any:
         lambda key: MLP(inputs, tuple(sizes), key, activation=hidden.activation),
         jax.ShapeDtypeStruct((2,), np.uint32),
     )
-    rounded = [array.astype(np.float32) for array in (*layers, *_absorb(pending, actor.head))]
+    rounded = [array.astype(np.float32) for array in (*layers, *absorbed(pending, actor.head))]
     *layers, weight, bias = rounded
     plain = jax.tree.unflatten(jax.tree.structure(plain), layers)
     actor = with_hidden_layers(actor, plain)
     return eqx.tree_at(lambda actor: (actor.head.weight, actor.head.bias), actor, (weight, bias))
 
 
-def _affine(norm: BatchNorm) -> Affine:
+def affine_map(norm: BatchNorm) -> Affine:
     """Return a and b of a·x + b, which BatchNorm computes with its running statistics."""
     arrays = (norm.scale, norm.offset, norm.statistics.mean, norm.statistics.variance)
     scale, offset, mean, variance = (np.asarray(array, np.float64) for array in arrays)
-    factor = scale / np.sqrt(variance + EPSILON)
+    factor = scale / np.sqrt(variance + norm.epsilon)
     return factor, offset - mean * factor
 
 
-def _absorb(before: Affine, layer: Any) -> Affine:
+def absorbed(before: Affine, layer: Any) -> Affine:
     """Return the weights and bias of a linear layer with an affine map of its inputs."""
     factor, offset = before
     weight = np.asarray(layer.weight, np.float64)

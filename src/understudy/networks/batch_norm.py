@@ -6,9 +6,10 @@ returns the change of the running ones. These are leaves of the network that no 
 the gradient of a network, their places hold their changes.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -19,7 +20,7 @@ from understudy.networks.mlp import ACTIVATIONS, INITIALIZERS, Initializer, Line
 from understudy.types import Key, Tree
 
 MOMENTUM = 0.99  # of the running statistics
-EPSILON = 1e-3  # added to variances
+EPSILON = 1e-3  # added to variances, where a network has no value of its own
 MOST_R, MOST_D = 3.0, 5.0  # bounds of BatchRenorm's corrections
 
 Vector = Float[Array, " size"]
@@ -46,28 +47,37 @@ class BatchNorm(eqx.Module):
     offset: Vector
     statistics: BatchStatistics
     warm_up: int | None = eqx.field(static=True)  # updates before BatchRenorm; None: BatchNorm
+    epsilon: float = eqx.field(static=True)
+    projected: bool = eqx.field(static=True)  # `project_weights` bounds scale and offset
 
-    def __init__(self, size: int, warm_up: int | None):
+    def __init__(
+        self,
+        size: int,
+        warm_up: int | None = None,
+        *,
+        epsilon: float = EPSILON,
+        projected: bool = False,
+    ):
         self.scale = jnp.ones(size)
         self.offset = jnp.zeros(size)
         updates = None if warm_up is None else jnp.zeros(())
         self.statistics = BatchStatistics(jnp.zeros(size), jnp.ones(size), updates)
-        self.warm_up = warm_up
+        self.warm_up, self.epsilon, self.projected = warm_up, epsilon, projected
 
     def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         running = self.statistics
-        standardized = (x - running.mean) * jax.lax.rsqrt(running.variance + EPSILON)
+        standardized = (x - running.mean) * jax.lax.rsqrt(running.variance + self.epsilon)
         return standardized * self.scale + self.offset
 
     def train(self, x: Rows, counted: Counted) -> tuple[Rows, BatchStatistics]:
         """Return the rows, normalized by the statistics of those that are counted (their variance
         is divided by their number), and the change of the running statistics."""
         mean, variance = _mean_and_variance(x, counted)
-        standardized = (x - mean) * jax.lax.rsqrt(variance + EPSILON)
+        standardized = (x - mean) * jax.lax.rsqrt(variance + self.epsilon)
         running, updates = self.statistics, None
         if self.warm_up is not None:
             updates = jnp.ones(())
-            r, d = _corrections(mean, variance, running)
+            r, d = _corrections(mean, variance, running, self.epsilon)
             warmed_up = running.updates >= self.warm_up
             standardized = jnp.where(warmed_up, standardized * r + d, standardized)
         change = BatchStatistics(
@@ -89,10 +99,12 @@ def _mean_and_variance(x: Rows, counted: Counted) -> tuple[Vector, Vector]:
     return mean, mean_of((x - mean) ** 2)
 
 
-def _corrections(mean: Vector, variance: Vector, running: BatchStatistics) -> tuple[Vector, Vector]:
+def _corrections(
+    mean: Vector, variance: Vector, running: BatchStatistics, epsilon: float
+) -> tuple[Vector, Vector]:
     """Return r and d of BatchRenorm's algorithm 1. No gradient goes through them."""
-    deviation = jnp.sqrt(running.variance + EPSILON)
-    r = jnp.clip(jnp.sqrt(variance + EPSILON) / deviation, 1.0 / MOST_R, MOST_R)
+    deviation = jnp.sqrt(running.variance + epsilon)
+    r = jnp.clip(jnp.sqrt(variance + epsilon) / deviation, 1.0 / MOST_R, MOST_R)
     d = jnp.clip((mean - running.mean) / deviation, -MOST_D, MOST_D)
     return jax.lax.stop_gradient((r, d))
 
@@ -110,8 +122,34 @@ class Projection(eqx.Module):
         return x @ self.weight
 
 
+class BatchNormalized(eqx.Module):
+    """Hidden layers with BatchNorm. Abstract."""
+
+    sees_next: ClassVar[bool] = False  # an actor's batch contains the next observations, too
+    norms: eqx.AbstractVar[tuple[BatchNorm, ...]]  # in the order of the computation
+
+    @abstractmethod
+    def apply(self, x: Array, normalize: Callable[[BatchNorm, Array], Array]) -> Array:
+        """Return the features. `normalize` computes each of the norms, in their order."""
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        return self.apply(x, lambda norm, x: norm(x))
+
+    def train(self, x: Rows, counted: Counted) -> tuple[Float[Array, "rows features"], Changes]:
+        """Return the features of rows that are normalized by their own statistics, and the changes
+        of the running statistics."""
+        changes: list[BatchStatistics] = []
+
+        def normalize(norm: BatchNorm, x: Array) -> Array:
+            x, change = norm.train(x, counted)
+            changes.append(change)
+            return x
+
+        return self.apply(x, normalize), tuple(changes)
+
+
 @final
-class BatchNormMLP(eqx.Module):
+class BatchNormMLP(BatchNormalized):
     """Hidden layers with normalized inputs. BatchNorm comes before each activation (as in XQC),
     BatchRenorm after it (as in CrossQ)."""
 
@@ -146,22 +184,7 @@ class BatchNormMLP(eqx.Module):
         """Whether a hidden layer is normalized before its activation."""
         return self.norms[0].warm_up is None
 
-    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
-        return self._apply(x, lambda norm, x: norm(x))
-
-    def train(self, x: Rows, counted: Counted) -> tuple[Float[Array, "rows features"], Changes]:
-        """Return the features of rows that are normalized by their own statistics, and the changes
-        of the running statistics."""
-        changes: list[BatchStatistics] = []
-
-        def normalize(norm: BatchNorm, x: Array) -> Array:
-            x, change = norm.train(x, counted)
-            changes.append(change)
-            return x
-
-        return self._apply(x, normalize), tuple(changes)
-
-    def _apply(self, x: Array, normalize: Callable[[BatchNorm, Array], Array]) -> Array:
+    def apply(self, x: Array, normalize: Callable[[BatchNorm, Array], Array]) -> Array:
         activation = ACTIVATIONS[self.activation]
         x = normalize(self.norms[0], x)
         for layer, norm in zip(self.layers, self.norms[1:], strict=True):
@@ -172,7 +195,7 @@ class BatchNormMLP(eqx.Module):
         return x
 
 
-def with_changes(gradient: BatchNormMLP, changes: Changes) -> BatchNormMLP:
+def with_changes(gradient: BatchNormalized, changes: Changes) -> BatchNormalized:
     """Return the gradient of hidden layers with the changes of their running statistics."""
     return eqx.tree_at(
         lambda layers: tuple(norm.statistics for norm in layers.norms), gradient, changes

@@ -18,6 +18,7 @@ from understudy.types import Key
 
 Weights = Float[Array, "inputs outputs"]
 Initializer = Callable[[Key, int, int], Weights]  # (key, inputs, outputs) -> weights
+NORM_EPSILON = 1e-6  # of LayerNorm and RMSNorm, added to the mean square
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -106,7 +107,22 @@ class LayerNorm(eqx.Module):
     def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         centered = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centered**2, axis=-1, keepdims=True)
-        return centered * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.offset
+        return centered * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale + self.offset
+
+
+@final
+class RMSNorm(eqx.Module):
+    """Divide the last axis by its root mean square, then scale it (Zhang & Sennrich, "Root Mean
+    Square Layer Normalization", arXiv 1910.07467)."""
+
+    scale: Float[Array, " size"]
+
+    def __init__(self, size: int):
+        self.scale = jnp.ones(size)
+
+    def __call__(self, x: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
+        mean_square = jnp.mean(x**2, axis=-1, keepdims=True)
+        return x * jax.lax.rsqrt(mean_square + NORM_EPSILON) * self.scale
 
 
 @final

@@ -1,10 +1,14 @@
 """Hidden layers with residual blocks: SimBa (Lee et al., "SimBa: Simplicity Bias for Scaling Up
-Parameters in Deep Reinforcement Learning", arXiv 2410.09754) and SimBaV2 (Lee et al.,
-"Hyperspherical Normalization for Scalable Deep Reinforcement Learning", arXiv 2502.15280).
+Parameters in Deep Reinforcement Learning", arXiv 2410.09754), SimBaV2 (Lee et al., "Hyperspherical
+Normalization for Scalable Deep Reinforcement Learning", arXiv 2502.15280) and those of FlashSAC
+(Kim et al., "FlashSAC: Fast and Stable Off-Policy Reinforcement Learning for High-Dimensional Robot
+Control", arXiv 2604.04539).
 
 `hidden_sizes` has the width of each block; the blocks of a network have the same width.
 """
 
+import itertools
+from collections.abc import Callable
 from typing import final
 
 import equinox as eqx
@@ -12,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from understudy.networks.mlp import ACTIVATIONS, LayerNorm, Linear, Weights, scaled
+from understudy.networks.batch_norm import BatchNorm, BatchNormalized
+from understudy.networks.mlp import ACTIVATIONS, LayerNorm, Linear, RMSNorm, Weights, scaled
 from understudy.networks.projection import UnitLinear, unit_norm
 from understudy.types import ConfigError, Key
 
@@ -141,7 +146,67 @@ class SimBaV2(eqx.Module):
         return self.output_scale * self.output(x)
 
 
-RESIDUAL = {"simba": SimBa, "simbav2": SimBaV2}
+def bounded_norm(size: int) -> BatchNorm:
+    """Make a BatchNorm of FlashSAC. Its scale and offset together have length √size."""
+    return BatchNorm(size, epsilon=1e-5, projected=True)
+
+
+@final
+class FlashSACBlock(eqx.Module):
+    """x + σ(BatchNorm(W₂·σ(BatchNorm(W₁·x))))."""
+
+    expand: UnitLinear
+    inner_norm: BatchNorm
+    contract: UnitLinear
+    outer_norm: BatchNorm
+
+    def __init__(self, size: int, key: Key):
+        expand_key, contract_key = jax.random.split(key)
+        inner = EXPANSION * size
+        self.expand = UnitLinear(size, inner, expand_key)
+        self.inner_norm = bounded_norm(inner)
+        self.contract = UnitLinear(inner, size, contract_key)
+        self.outer_norm = bounded_norm(size)
+
+
+@final
+class FlashSAC(BatchNormalized):
+    """BatchNorm of the inputs, a linear layer without a bias, residual blocks, and RMSNorm."""
+
+    sees_next = True
+
+    input_norm: BatchNorm
+    embedding: UnitLinear
+    blocks: tuple[FlashSACBlock, ...]
+    output_norm: RMSNorm
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self, inputs: int, hidden_sizes: tuple[int, ...], key: Key, *, activation: str = "relu"
+    ):
+        size = block_width(hidden_sizes)
+        embedding_key, *keys = jax.random.split(key, 1 + len(hidden_sizes))
+        self.input_norm = bounded_norm(inputs)
+        self.embedding = UnitLinear(inputs, size, embedding_key)
+        self.blocks = tuple(FlashSACBlock(size, own) for own in keys)
+        self.output_norm = RMSNorm(size)
+        self.activation = activation
+
+    @property
+    def norms(self) -> tuple[BatchNorm, ...]:
+        pairs = [(block.inner_norm, block.outer_norm) for block in self.blocks]
+        return (self.input_norm, *itertools.chain.from_iterable(pairs))
+
+    def apply(self, x: Array, normalize: Callable[[BatchNorm, Array], Array]) -> Array:
+        activation = ACTIVATIONS[self.activation]
+        x = self.embedding(normalize(self.input_norm, x))
+        for block in self.blocks:
+            inner = activation(normalize(block.inner_norm, block.expand(x)))
+            x = x + activation(normalize(block.outer_norm, block.contract(inner)))
+        return self.output_norm(x)
+
+
+RESIDUAL = {"simba": SimBa, "simbav2": SimBaV2, "flashsac": FlashSAC}
 
 
 def block_width(hidden_sizes: tuple[int, ...]) -> int:
