@@ -1,5 +1,5 @@
-"""SAC and TD3 with BatchNorm or BatchRenorm, against NumPy in float64: the joint pass of critics,
-the actor, the running statistics, and what does not change them."""
+"""SAC and TD3 with BatchNorm, BatchRenorm or the network of FlashSAC, against NumPy in float64: the
+joint pass of critics, the actor, the running statistics, and what does not change them."""
 
 from functools import cache
 from typing import Any
@@ -23,19 +23,29 @@ from tests.algorithms.algorithm_cases import (
     same,
     settled,
 )
-from tests.networks.batch_norm_cases import forward, like_trained, parts
+from tests.networks.batch_norm_cases import forward, like_trained, parts, residual_forward
 from understudy.algorithms import find, joint_pass
+from understudy.algorithms.a2c import A2CConfig
+from understudy.algorithms.ddpg import DDPGConfig
+from understudy.algorithms.ddqn import DDQNConfig
+from understudy.algorithms.mpo import MPOConfig
 from understudy.algorithms.sac import SAC, SACConfig
 from understudy.algorithms.td3 import TD3Config
-from understudy.networks.batch_norm import BatchNormMLP, BatchStatistics, without_statistics
+from understudy.networks.batch_norm import BatchNormalized, BatchStatistics, without_statistics
 from understudy.networks.ensembles import hidden_layers
+from understudy.networks.residual import FlashSAC
 from understudy.ops.densities import row_normals
 from understudy.types import ConfigError, Discrete, Spec
 
 NEXT_ACTION = np.tanh(np.random.default_rng(5).normal(size=(8, 2)))
 WEIGHT = np.array([1.5, 1.0, 0.0, 2.0, 0.5, 0.0, 1.0, 1.2], np.float32)
 EACH = pytest.mark.parametrize("name", ["sac", "td3"])
-KINDS = pytest.mark.parametrize("kind", ["batch", "batch_renorm"])
+SETTINGS: dict[str, dict[str, Any]] = {
+    "batch": dict(normalization="batch"),
+    "batch_renorm": dict(normalization="batch_renorm", renorm_warm_up=2),
+    "flashsac": dict(network="flashsac"),
+}
+KINDS = pytest.mark.parametrize("kind", SETTINGS)
 CRITICS = 2
 
 
@@ -45,7 +55,7 @@ def batch_with_gaps():
 
 @cache
 def made(name, kind) -> Any:
-    case = Case(name, normalization=kind, renorm_warm_up=2, num_critics=CRITICS)
+    case = Case(name, num_critics=CRITICS, **SETTINGS[kind])
     state, actor = case.state, like_trained(case.state.params.actor, seed=1)
     # Small outputs: by the textbook, the density of an action near a bound is inexact.
     actor = eqx.tree_at(lambda x: x.head, actor, mapped(lambda x: x / 3, actor.head))
@@ -84,14 +94,16 @@ class Net:
             network = mapped(lambda x: x[index], network)
         self.weights = by_hand.numbers(without_statistics(network))
         self.statistics = parts(network.encoder)[1]
-        self.batch_norm = network.encoder.normalizes_first
+        self.layers = network.encoder
 
     def __call__(self, x, counted=None, fixed=None, weights=None):
         """The outputs; `counted` rows have the statistics. Also the corrections and the moments."""
         *layers, weight, bias = self.weights if weights is None else weights
-        features, used, moments = forward(
-            layers, self.statistics, x, counted, self.batch_norm, fixed
-        )
+        if isinstance(self.layers, FlashSAC):
+            features, moments = residual_forward(layers, self.statistics, x, counted)
+            return features @ weight + bias, [], moments
+        first = self.layers.normalizes_first
+        features, used, moments = forward(layers, self.statistics, x, counted, first, fixed)
         return features @ weight + bias, used, moments
 
 
@@ -103,6 +115,15 @@ def joint_rows(batch, next_action):
     here = np.concatenate([batch.observation, batch.action], -1)
     there = np.concatenate([batch.next_observation, next_action], -1)
     return np.concatenate([here, there]), np.tile(WEIGHT > 0, 2)
+
+
+def actor_rows(kind, batch):
+    """What the actor of a loss sees, and which rows are steps. That of FlashSAC sees the next
+    observations as well."""
+    seen, counted = [batch.observation], WEIGHT > 0
+    if kind == "flashsac":
+        seen, counted = [*seen, batch.next_observation], np.tile(counted, 2)
+    return np.concatenate(seen), counted
 
 
 def target_of(name, state, batch):
@@ -156,11 +177,11 @@ def test_critics_see_both_observations_in_one_batch(name, kind):
 def test_the_actor_has_the_statistics_of_its_batch_and_critics_their_running_ones(name, kind):
     state, found, aux = computed(name, kind)
     batch, actor = by_hand.wide(batch_with_gaps()), Net(state.params.actor)
-    critics, counted = critics_of(state.params.critic), WEIGHT > 0
-    fixed = actor(batch.observation, counted)[1] or None
+    critics, seen = critics_of(state.params.critic), actor_rows(kind, batch)
+    fixed = actor(*seen)[1] or None
 
     def loss(weights):
-        outputs = actor(batch.observation, counted, fixed, weights)[0]
+        outputs = actor(*seen, fixed, weights)[0][:8]
         if name == "sac":
             action, log_prob = by_hand.squashed(outputs, noise_of(name)[0])
             cost = np.exp(float(state.params.temperature)) * log_prob
@@ -192,7 +213,7 @@ def test_gradients_hold_the_changes_of_the_statistics(name, kind):
         own = mapped(lambda x, place=place: x[place], found.params.critic)
         assert_changes(own.encoder, critic, critic(*rows)[2])
     actor = Net(state.params.actor)
-    assert_changes(found.params.actor.encoder, actor, actor(batch.observation, WEIGHT > 0)[2])
+    assert_changes(found.params.actor.encoder, actor, actor(*actor_rows(kind, batch))[2])
 
 
 def statistics_of(tree):
@@ -317,7 +338,7 @@ def test_without_the_option_there_are_no_statistics():
         algorithm = find(name)(find(name).config_class(hidden_sizes=(4,)))
         state = jax.eval_shape(lambda algorithm=algorithm: algorithm.init(SPEC, KEY))
         assert not statistics_of(state)
-        assert not isinstance(state.params.actor.encoder, BatchNormMLP)
+        assert not isinstance(state.params.actor.encoder, BatchNormalized)
 
 
 def test_normalizations_exclude_each_other():
@@ -326,3 +347,14 @@ def test_normalizations_exclude_each_other():
             config(layer_norm=True, normalization="batch")
     with pytest.raises(ConfigError, match="normalization must be one of off, batch, batch_renorm"):
         SACConfig(normalization="layer")
+
+
+def test_the_network_of_flashsac_is_for_algorithms_that_train_it_by_batches():
+    with pytest.raises(ConfigError, match="normalization is for the network mlp, not flashsac"):
+        SACConfig(network="flashsac", normalization="batch")
+    for config in (DDPGConfig, DDQNConfig, MPOConfig):
+        with pytest.raises(ConfigError, match="network must be one of mlp, simba, simbav2, got"):
+            config(network="flashsac")
+    assert SACConfig(network="flashsac").batch_setting == "network"
+    assert TD3Config(normalization="batch").batch_setting == "normalization"
+    assert SACConfig(network="simbav2").batch_setting is None is A2CConfig().batch_setting

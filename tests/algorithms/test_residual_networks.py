@@ -1,4 +1,4 @@
-"""SimBa, SimBaV2 and projected weights in updates: alone, in shards, on the seed axis."""
+"""Residual networks and projected weights in updates: alone, in shards, on the seed axis."""
 
 import dataclasses
 
@@ -16,8 +16,11 @@ from understudy.types import ConfigError
 
 SPHERE = dict(network="simbav2", activation="relu", num_critics=2)
 PROJECTED = dict(project_weights=True, num_critics=2)
-kinds = pytest.mark.parametrize(
-    "name, settings", [("sac", SPHERE), ("td3", PROJECTED)], ids=["simbav2", "mlp"]
+FLASHSAC = dict(network="flashsac", num_critics=2)
+KINDS = {"simbav2": ("sac", SPHERE), "mlp": ("td3", PROJECTED), "flashsac": ("sac", FLASHSAC)}
+kinds = pytest.mark.parametrize("name, settings", KINDS.values(), ids=KINDS)
+divisible = pytest.mark.parametrize(
+    "name, settings", [KINDS["simbav2"], KINDS["mlp"]], ids=["simbav2", "mlp"]
 )
 
 
@@ -63,7 +66,7 @@ class _Unprojected:
         return getattr(self._config, name)
 
 
-@kinds
+@divisible  # a shard has other statistics than the whole batch
 def test_shards_move_the_networks_as_the_whole_batch_does(name, settings):
     made, batch = made_of(name, settings), make_batch()
     whole, _ = made.gradients(batch=batch)
@@ -100,6 +103,8 @@ def test_on_policy_algorithms_and_dueling_have_plain_networks():
     "kind, env, network",
     [
         (us.SAC, "jax:Pendulum-v1", "simbav2"),
+        pytest.param(us.SAC, "jax:Pendulum-v1", "flashsac", marks=pytest.mark.slow),
+        pytest.param(us.TD3, "jax:Pendulum-v1", "flashsac", marks=pytest.mark.slow),
         pytest.param(us.MPO, "jax:Pendulum-v1", "simba", marks=pytest.mark.slow),
         pytest.param(us.DDPG, "jax:Pendulum-v1", "simbav2", marks=pytest.mark.slow),
         pytest.param(us.DDQN, "jax:CartPole-v1", "simbav2", marks=pytest.mark.slow),

@@ -30,8 +30,10 @@ CASES = {
     "mpo": ("mpo", BOX, dict(sample_action_num=4, num_critics=2)),
     "td3-one-encoder": ("td3", BOX, dict(actor_trains_encoder=True)),
     "sac-batch-norm": ("sac", BOX, dict(normalization="batch", actor_trains_encoder=True)),
+    "sac-flashsac": ("sac", BOX, dict(network="flashsac")),
 }
-ONCE = [case for case in CASES if case not in ("td3-one-encoder", "sac-batch-norm")]
+AGAIN = ("td3-one-encoder", "sac-batch-norm", "sac-flashsac")  # the actor unrolls, too
+ONCE = [case for case in CASES if case not in AGAIN]
 CASES_OFF = ("ddqn", "ddpg", "td3", "sac")
 
 
@@ -125,6 +127,7 @@ def both_cells(case, usual):
         *both_cells("mpo", "lstm"),
         *both_cells("td3-one-encoder", "gru"),
         *both_cells("sac-batch-norm", "gru"),
+        pytest.param("sac-flashsac", "gru", marks=pytest.mark.slow),
     ],
 )
 def test_one_unroll_has_the_gradients_of_several(case, memory):

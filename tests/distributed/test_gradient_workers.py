@@ -299,7 +299,10 @@ def test_what_workers_cannot_do_is_refused_before_they_start():
     check_gradient_workers(sac, Cluster(gradient_workers=5, gradient_mode="async"))
     with pytest.raises(ConfigError, match="gradient_mode='async' needs replay: A2C"):
         check_gradient_workers(a2c, Cluster(gradient_workers=2, gradient_mode="async"))
-    normalized = make_setup("sac", normalization="batch")
-    for mode in ("sync", "async"):
-        with pytest.raises(ConfigError, match="SAC uses with normalization='batch'; use 'off'"):
-            check_gradient_workers(normalized, Cluster(gradient_workers=2, gradient_mode=mode))
+    by_batch = (("normalization", "batch", "off"), ("network", "flashsac", "mlp"))
+    for setting, value, usual in by_batch:
+        refused = make_setup("sac", **{setting: value})
+        words = f"{setting}='{value}'; use '{usual}'"
+        for mode in ("sync", "async"):
+            with pytest.raises(ConfigError, match=f"SAC uses with {words}"):
+                check_gradient_workers(refused, Cluster(gradient_workers=2, gradient_mode=mode))

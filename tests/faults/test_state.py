@@ -10,6 +10,7 @@ from understudy.types import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.agents
 
+FLASHSAC = dict(network="flashsac", hidden_sizes=(4,), n_step=1)
 RENORM = dict(normalization="batch_renorm", renorm_warm_up=20)
 NATIVE = {kind: "jax:Pendulum-v1" for kind in CONFIGS} | dict.fromkeys(
     ("DDQN", "PQN"), "jax:CartPole-v1"
@@ -47,7 +48,10 @@ def test_a_seed_is_a_run(tmp_path, kind):
         (kind, {}) if kind in ("A2C", "SAC") else pytest.param(kind, {}, marks=pytest.mark.slow)
         for kind in CONFIGS
     ]
-    + [pytest.param("TD3", RENORM, id="TD3 with BatchRenorm")],
+    + [
+        pytest.param("TD3", RENORM, id="TD3 with BatchRenorm"),
+        pytest.param("SAC", FLASHSAC, id="SAC with the network of FlashSAC"),
+    ],
 )
 def test_every_leaf_changes_and_comes_back(tmp_path, kind, settings):
     agent = make(kind, NATIVE[kind], **settings)

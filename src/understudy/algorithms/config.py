@@ -169,6 +169,11 @@ class Config:
             if field.metadata["moving"] and getattr(self, field.name) is not None
         }
 
+    @property
+    def batch_setting(self) -> str | None:
+        """The setting by which networks use the statistics of batches; None if there is none."""
+        return None
+
     def schedules(self) -> dict[str, Schedule]:
         """Return the config's own schedules of settings; `train(schedules=…)` overrides them."""
         return {}

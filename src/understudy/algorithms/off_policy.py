@@ -285,7 +285,13 @@ class OffPolicyConfig(Config):
     @property
     def unit_weights(self) -> bool:
         """Whether the weights of each unit have length 1."""
-        return self.project_weights or self.network == "simbav2"
+        return self.project_weights or self.network in ("simbav2", "flashsac")
+
+    @property
+    def batch_setting(self) -> str | None:
+        if self.network == "flashsac":
+            return "network"
+        return None if self.normalization == "off" else "normalization"
 
     @property
     def delays(self) -> Delays:

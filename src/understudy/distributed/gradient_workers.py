@@ -326,10 +326,12 @@ class GradientProcess:
 def check_gradient_workers(setup: TrainingSetup, cluster: Cluster) -> None:
     """Refuse settings that gradient workers cannot serve, before anything starts."""
     name, needs = setup.algorithm.name.upper(), setup.algorithm.needs
-    if setup.algorithm.config.normalization != "off":
+    config = setup.algorithm.config
+    if (setting := config.batch_setting) is not None:
+        usual = config.__dataclass_fields__[setting].default
         raise ConfigError(
             f"Cluster: gradient workers do not see the whole batch, whose statistics {name} uses "
-            f"with normalization={setup.algorithm.config.normalization!r}; use 'off'"
+            f"with {setting}={getattr(config, setting)!r}; use {usual!r}"
         )
     if cluster.replay == "sharded":
         _check_sharded(name, needs)

@@ -25,6 +25,10 @@ class SACConfig(OffPolicyConfig):
     (default: the minimum; with critic_subset the mean of all critics, as in REDQ)."""
     actor_learning_rate: float | None = setting(None, at_least=0.0, moving=True)
     """The actor's learning rate (default: learning_rate)."""
+    network: str = setting("mlp", choices=("mlp", "simba", "simbav2", "flashsac"))
+    """The kind of hidden layers. The others have one residual block for each of the hidden sizes,
+    which are its width and must be equal. Those of flashsac have BatchNorm and weights of length
+    1."""
     actor_hidden_sizes: tuple[int, ...] | None = setting(None, at_least=1)
     """The actor's own hidden layers (default: hidden_sizes)."""
     normalization: str = setting("off", choices=("off", "batch", "batch_renorm"))
