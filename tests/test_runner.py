@@ -15,7 +15,7 @@ from safetensors.numpy import save as format_safetensors
 import understudy as us
 from understudy.export.describe import describe
 from understudy.networks.cnn import Conv, max_pool
-from understudy.networks.mlp import ACTIVATIONS, LayerNorm
+from understudy.networks.mlp import ACTIVATIONS, LayerNorm, RMSNorm
 from understudy.networks.rnn import CELLS
 from understudy.runner import (
     DRAWS,
@@ -164,6 +164,14 @@ def test_layer_norm_is_that_of_the_networks():
     ours = OPERATIONS["layer_norm"](x, np.full(6, 2.0, "f4"), np.ones(6, "f4"), epsilon=1e-6)
     theirs = LayerNorm(6)(jnp.asarray(x))
     np.testing.assert_allclose(ours, 2.0 * np.asarray(theirs) + 1.0, rtol=1e-4, atol=1e-4)
+
+
+def test_rms_norm_is_that_of_the_networks():
+    x = np.random.default_rng(0).normal(0.3, 1e-2, (4, 6)).astype(np.float32)
+    x[0] *= 1e-4  # of the size of epsilon
+    ours = OPERATIONS["rms_norm"](x, np.full(6, 2.0, "f4"), epsilon=1e-6)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, 2.0 * np.asarray(RMSNorm(6)(jnp.asarray(x))), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,12 @@ def _program(description: Description, result: str) -> list[tuple[Callable[..., 
 
 
 def _layer_norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
-    centered = x - x.mean(axis=-1, keepdims=True)
-    variance = (centered * centered).mean(axis=-1, keepdims=True)
-    return centered / np.sqrt(variance + np.float32(epsilon)) * scale + offset
+    return _rms_norm(x - x.mean(axis=-1, keepdims=True), scale, epsilon) + offset
+
+
+def _rms_norm(x: Any, scale: Any, epsilon: float) -> Any:
+    mean_square = (x * x).mean(axis=-1, keepdims=True)
+    return x / np.sqrt(mean_square + np.float32(epsilon)) * scale
 
 
 def _unit_norm(x: Any) -> Any:
@@ -313,10 +316,6 @@ def _conv(x: Any, weight: Any, bias: Any, stride: int, padding: str) -> Any:
     return np.dot(patches, weight.reshape(len(weight), -1).T) + bias
 
 
-def _max_pool(x: Any, size: int, stride: int) -> Any:
-    return _windows(x, size, stride, "SAME", -np.inf).max(axis=(-2, -1))
-
-
 def _gru(memory: Any, projected: Any, recurrent: Any, bias: Any) -> Any:
     size, own = len(recurrent), np.dot(memory, recurrent)
     gates = _sigmoid(projected[..., : 2 * size] + own[..., : 2 * size])
@@ -343,7 +342,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "part": _part,
     "image": _image,
     "conv": _conv,
-    "max_pool": _max_pool,
+    "max_pool": lambda x, size, stride: _windows(x, size, stride, "SAME", -np.inf).max((-2, -1)),
     "flatten": lambda x: x.reshape(*x.shape[:-3], math.prod(x.shape[-3:])),
     "concat": lambda *values: np.concatenate(values, axis=-1),
     "gru": _gru,
@@ -351,6 +350,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "columns": lambda x, start, end: x[..., start:end],
     "dense": lambda x, weight, bias: np.dot(x, weight) + bias,
     "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
     "unit_norm": _unit_norm,
     "interpolate": lambda x, target, rate: x + rate * (target - x),
     "standardize": lambda x, mean, deviation: (x - mean) / deviation,

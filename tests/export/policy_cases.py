@@ -96,6 +96,12 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
         LOPSIDED,
         dict(network="simba", hidden_sizes=(4, 4), normalize_observations=True, activation="silu"),
     ),
+    "SAC, FlashSAC": ("sac", ROUGH, dict(network="flashsac", hidden_sizes=(4, 4))),
+    "TD3, FlashSAC": (
+        "td3",
+        LOPSIDED,
+        dict(network="flashsac", hidden_sizes=(6,), activation="silu", normalize_observations=True),
+    ),
     "TD3, SimBaV2": ("td3", ROUGH, dict(network="simbav2", hidden_sizes=(6, 6))),
     "DDQN joint": ("ddqn", Joint.over(GRID), dict(normalize_observations=True)),
 }

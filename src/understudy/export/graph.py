@@ -5,9 +5,12 @@ from typing import Any, final
 import numpy as np
 
 from understudy import networks
+from understudy.export.folding import absorbed, affine_map
 from understudy.networks import cnn, mlp, projection
+from understudy.networks.batch_norm import BatchNorm
 from understudy.networks.custom import PerSample
-from understudy.networks.residual import SHIFT
+from understudy.networks.mlp import NORM_EPSILON
+from understudy.networks.residual import SHIFT, FlashSAC
 from understudy.runner import Node
 from understudy.types import ConfigError
 
@@ -47,7 +50,7 @@ class Graph:
             self.keep(f"{name}.scale", norm.scale),
             self.keep(f"{name}.offset", norm.offset),
         )
-        return self.add("layer_norm", x, scale, offset, epsilon=1e-6)
+        return self.add("layer_norm", x, scale, offset, epsilon=NORM_EPSILON)
 
     def conv(self, x: str, layer: cnn.Conv, name: str) -> str:
         _refuse_seed_axis(name, layer.weight, 4)
@@ -68,6 +71,8 @@ class Graph:
             return _simba(encoder, self, x, name)
         if isinstance(encoder, networks.SimBaV2):
             return _simbav2(encoder, self, x, name)
+        if isinstance(encoder, FlashSAC):
+            return _flashsac(encoder, self, x, name)
         if not isinstance(encoder, networks.MLP):
             raise ConfigError(
                 f"the {name} is your own module '{type(encoder).__name__}', which a policy file "
@@ -111,6 +116,28 @@ def _simbav2(body: networks.SimBaV2, graph: Graph, x: str, name: str) -> str:
         x = graph.add("interpolate", x, graph.add("unit_norm", inner), rate)
         x = graph.add("unit_norm", x)
     return dense(x, body.output, "output", body.output_scale)
+
+
+def _flashsac(body: FlashSAC, graph: Graph, x: str, name: str) -> str:
+    """Add a body whose BatchNorms are parts of the linear layers beside them."""
+    _refuse_seed_axis(name, body.embedding.weight, 2)
+
+    def affine(x: str, weight: np.ndarray, bias: np.ndarray, part: str) -> str:
+        weight, bias = weight.astype(np.float32), bias.astype(np.float32)
+        return graph.affine(x, weight, bias, f"{name}.{part}")
+
+    def hidden(x: str, layer: projection.UnitLinear, norm: BatchNorm, part: str) -> str:
+        factor, offset = affine_map(norm)
+        x = affine(x, np.asarray(layer.weight, np.float64) * factor, offset, part)
+        return graph.add(body.activation, x)
+
+    x = affine(x, *absorbed(affine_map(body.input_norm), body.embedding), "embedding")
+    for place, block in enumerate(body.blocks):
+        inner = hidden(x, block.expand, block.inner_norm, f"{place}.expand")
+        inner = hidden(inner, block.contract, block.outer_norm, f"{place}.contract")
+        x = graph.add("add", x, inner)
+    scale = graph.keep(f"{name}.scale", body.output_norm.scale)
+    return graph.add("rms_norm", x, scale, epsilon=NORM_EPSILON)
 
 
 def _refuse_seed_axis(name: str, weight: Any, axes: int) -> None:

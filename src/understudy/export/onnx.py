@@ -177,6 +177,12 @@ def _gelu(graph: Graph, x: str) -> None:
     graph.add("Mul", graph.add("Mul", x, _number(graph, 0.5)), gate)
 
 
+def _rms_norm(graph: Graph, x: str, scale: str, epsilon: float) -> None:
+    mean_square = graph.add("ReduceMean", graph.add("Mul", x, x), axes=[-1], keepdims=1)
+    root = graph.add("Sqrt", graph.add("Add", mean_square, _number(graph, epsilon)))
+    graph.add("Mul", graph.add("Div", x, root), scale)
+
+
 def _interpolate(graph: Graph, x: str, target: str, rate: str) -> None:
     graph.add("Add", x, graph.add("Mul", rate, graph.add("Sub", target, x)))
 
@@ -271,6 +277,7 @@ COMPOSED: dict[str, Callable[..., object]] = {
     "unravel": _unravel,
     "silu": lambda graph, x: graph.add("Mul", x, graph.add("Sigmoid", x)),
     "gelu": _gelu,
+    "rms_norm": _rms_norm,
     "interpolate": _interpolate,
     "center": lambda graph, x: graph.add(
         "Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1)
