@@ -37,7 +37,7 @@ from understudy.types import ArraySpec, Chunk, Discrete, Spec, Step
 
 DISCRETE = Spec(ArraySpec((8,)), Discrete(4))
 SPECS = {"sac": CONTINUOUS, "td3": CONTINUOUS, "ddqn": DISCRETE}
-STEPS = 4_000  # in replay
+STEPS = 4_000  # in replay, or a batch if that is larger
 COLUMNS = ("method", "batch_size", "round", "updates", "seconds")
 
 
@@ -75,12 +75,16 @@ def random_chunk(spec: Spec, count: int) -> Chunk:
 def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     """Compile the updates and do one slice."""
     kind, spec = find(name), SPECS[name]
-    config = kind.config_class.preset(None, recipe=recipe, buffer_size=STEPS + 1_000)
+    own = kind.config_class.recipe_settings(recipe)
+    steps = max(STEPS, own.get("batch_size", 0))
+    config = kind.config_class.preset(
+        None, recipe=recipe, buffer_size=steps + 1_000, min_buffer_size=steps
+    )
     algorithm = kind(config)
     delay = getattr(config, "policy_delay", 1)
     count = -(-least // delay) * delay
     buffer: Buffer = make_buffer(algorithm, spec, 1)
-    data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, STEPS))))(
+    data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)
     )
 
