@@ -18,6 +18,7 @@ from understudy.training.trainer import TrainingSetup
 REPLAY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=128, start_steps=8, min_buffer_size=10)
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=3, burn_in=1)
 PRIORITIZED = dict(prioritized=True)
+BY_BATCH = dict(network="flashsac", learning_rate=3e-5)  # rounding errors stay small
 ROLLOUT = dict(hidden_sizes=(8,), horizon=2)
 HALVES = dict(minibatches=2, epochs=2, memory="gru", memory_size=4)
 HALF = 20  # iterations
@@ -53,6 +54,7 @@ def slow(case, /, **settings):
         slow("replay on devices", name="sac", env="jax:Pendulum-v1", **REPLAY),
         slow("prioritized replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITIZED),
         slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
+        slow("batch statistics", name="sac", env="jax:Pendulum-v1", **REPLAY, **BY_BATCH),
         slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
         slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
         slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
