@@ -24,6 +24,7 @@ from tests.algorithms.algorithm_cases import (
 )
 from tests.algorithms.by_hand import derivative, network, numbers
 from understudy.agent import agent_class
+from understudy.algorithms import rollouts
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.ddqn import losses as ddqn_losses
 from understudy.algorithms.gradients import mean_of_shards
@@ -109,7 +110,7 @@ def made(**config) -> Made:
 
 # -- targets ----------------------------------------------------------------------------------
 
-target_of = jax.jit(losses.critic_target)
+target_of = jax.jit(rollouts.q_lambda_target)
 
 
 def make_steps(reward, discount, last, valid=None):

@@ -1,5 +1,5 @@
-"""What losses need of a rollout: advantages (Schulman et al., arXiv 1506.02438), weights of its
-steps, histories for recurrent networks, and terms that on-policy losses share."""
+"""What losses need of a rollout: advantages (Schulman et al., arXiv 1506.02438), targets of Q(λ),
+weights of its steps, histories for recurrent networks, and terms that on-policy losses share."""
 
 import dataclasses
 
@@ -55,6 +55,29 @@ def advantages(
     Rows without a step are zero."""
     value = jnp.where(steps.valid, value, 0.0)
     return gae(steps.reward, steps.discount, steps.last, value, next_value, trace_decay)
+
+
+def q_lambda_target(
+    steps: Trajectory, next_value: Float[Array, "time envs"], trace_decay: Scalar
+) -> Float[Array, "time envs"]:
+    """Peng's Q(λ) within the rollout: Gₜ = r + γ·V(s') + γλ·(Gₜ₊₁ − V(s')), where the last term is
+    absent at the last step of the rollout and of an episode.
+
+    `discount` is γ, and 0 where the task terminated. A truncated episode bootstraps from V of its
+    true last observation. `trace_decay` is γ·λ.
+    """
+    one_step = steps.reward + steps.discount * next_value
+    following = jnp.concatenate([steps.valid[1:], jnp.zeros_like(steps.valid[:1])])
+    ends = steps.last | ~following
+
+    def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        target, value, end = now
+        # `where`, not a product with zero: NaN × 0 would spread to the episode before.
+        target = target + jnp.where(end, 0.0, trace_decay * (later - value))
+        return target, target
+
+    nothing = jnp.zeros_like(one_step[0])
+    return jax.lax.scan(step, nothing, (one_step, next_value, ends), reverse=True)[1]
 
 
 def standardized(

@@ -14,7 +14,13 @@ from understudy.algorithms.optim import Gradients, Optimizers, UpdateMask
 from understudy.algorithms.pqn import losses
 from understudy.algorithms.pqn.config import PQNConfig
 from understudy.algorithms.pqn.losses import Prepared
-from understudy.algorithms.rollouts import histories, only_valid, rows, weights
+from understudy.algorithms.rollouts import (
+    histories,
+    only_valid,
+    q_lambda_target,
+    rows,
+    weights,
+)
 from understudy.algorithms.train_state import TrainState
 from understudy.networks.build import make_critics
 from understudy.networks.normalizer import Statistics
@@ -81,7 +87,7 @@ class PQN(Algorithm):
         time, envs = steps.valid.shape
         value = value.reshape(envs, time).T if recurrent else value.reshape(time, envs)
         trace_decay = state.hyper["gamma"] * state.hyper["q_lambda"]
-        target = losses.critic_target(steps, value, trace_decay)
+        target = q_lambda_target(steps, value, trace_decay)
         columns = (steps.action, target, weights(steps.valid))
         if recurrent:
             columns = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns)
