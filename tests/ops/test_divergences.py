@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from understudy.ops.divergences import categorical_kl, gaussian_kls
+from understudy.ops.densities import squashed_gaussian_log_prob
+from understudy.ops.divergences import categorical_kl, gaussian_kl, gaussian_kls
 
 kls = jax.jit(gaussian_kls)
+whole_kl = jax.jit(gaussian_kl)
 kl = jax.jit(categorical_kl)
 means = arrays(np.float32, (4, 3), elements=st.floats(-2, 2, width=32))
 stds = arrays(np.float32, (4, 3), elements=st.floats(2**-10, 2, width=32))
@@ -46,6 +48,34 @@ def test_gaussian_kls_keep_their_digits(mean_p, std_p, mean_q, std_q):
     np.testing.assert_allclose(kl_mean, ((a - c) / b) ** 2 / 2, rtol=1e-5, atol=1e-12)
     want = np.log(d / b) + b**2 / (2 * d**2) - 0.5
     np.testing.assert_allclose(kl_std, want, rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mean_p", "std_p", "mean_q", "std_q"),
+    [(0.0, 1.0, 0.0, 1.0), (0.3, 0.5, -0.2, 0.8), (-1.0, 0.9, 1.0, 0.4), (0.5, 0.1, 0.6, 1.5)],
+)
+def test_the_kl_of_gaussians_is_the_integral_also_after_tanh(mean_p, std_p, mean_q, std_q):
+    """The integral after tanh is over actions, with the densities that losses use."""
+    p, q = [[mean_p, np.log(std_p)], [mean_q, np.log(std_q)]]
+    got = whole_kl(*(jnp.full((1, 1), number) for number in (*p, *q)))
+    want = integrated(mean_p, std_p, mean_q, std_q)
+    assert got.shape == (1,) and float(got[0]) == pytest.approx(want, rel=1e-4, abs=1e-7)
+    middle = np.tanh(np.linspace(mean_p - 6 * std_p, mean_p + 6 * std_p, 4_001))
+    action = jnp.asarray(middle[np.abs(middle) < 1 - 1e-4][:, None], jnp.float32)
+    log_p, log_q = (
+        np.asarray(squashed_gaussian_log_prob(action, *(jnp.full(action.shape, x) for x in both)))
+        for both in (p, q)
+    )
+    squashed = np.trapezoid(np.exp(log_p) * (log_p - log_q), np.asarray(action)[:, 0])
+    assert float(got[0]) == pytest.approx(squashed, rel=0.01, abs=1e-4)
+
+
+@given(means, stds, means, stds)
+def test_the_kl_of_gaussians_keeps_its_digits(mean_p, std_p, mean_q, std_q):
+    got = whole_kl(mean_p, np.log(std_p), mean_q, np.log(std_q))
+    a, b, c, d = (array.astype(np.float64) for array in (mean_p, std_p, mean_q, std_q))
+    want = np.log(d / b) + (b**2 + (a - c) ** 2) / (2 * d**2) - 0.5
+    np.testing.assert_allclose(got, want.sum(-1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("std", [1e-3, 0.3, 1.0])

@@ -14,7 +14,7 @@ from understudy.algorithms.base import LossAddon
 from understudy.networks.encoders import SharedEncoder
 from understudy.networks.heads import DeterministicActor, SquashedGaussianActor
 from understudy.ops.distributions import Categorical, Gaussian, MultiCategorical
-from understudy.ops.divergences import categorical_kl
+from understudy.ops.divergences import categorical_kl, gaussian_kl
 from understudy.types import ConfigError, Key, Metrics, Observation, Scalar
 
 
@@ -82,9 +82,7 @@ def _distribution(
 
 def _kl(ours: Any, theirs: Any) -> Float[Array, " batch"]:
     if isinstance(ours, Gaussian):
-        log_ratio = ours.log_std - theirs.log_std
-        apart = ((ours.mean - theirs.mean) * jnp.exp(-theirs.log_std)) ** 2
-        return jnp.sum(0.5 * (jnp.exp(2.0 * log_ratio) + apart - 1.0) - log_ratio, axis=-1)
+        return gaussian_kl(*ours, *theirs)
     if isinstance(ours, Categorical):
         return categorical_kl(ours.logits, theirs.logits)
     factors = zip(ours.logits, theirs.logits, strict=True)

@@ -24,6 +24,19 @@ def gaussian_kls(
     return kl_mean, 0.5 * jnp.expm1(2.0 * log_ratio) - log_ratio
 
 
+def gaussian_kl(
+    mean_p: Float[Array, "*batch action"],
+    log_std_p: Float[Array, "*#batch action"],
+    mean_q: Float[Array, "*batch action"],
+    log_std_q: Float[Array, "*#batch action"],
+) -> Float[Array, "*batch"]:
+    """KL(p ‖ q), summed over the dimensions of the action. It is also that of both after tanh: a
+    bijection changes no KL."""
+    log_ratio = log_std_p - log_std_q
+    apart = (mean_p - mean_q) * jnp.exp(-log_std_q)
+    return jnp.sum(0.5 * (jnp.expm1(2.0 * log_ratio) + apart**2) - log_ratio, axis=-1)
+
+
 def categorical_kl(
     logits_p: Float[Array, "*batch choices"], logits_q: Float[Array, "*batch choices"]
 ) -> Float[Array, "*batch"]:
