@@ -36,6 +36,13 @@ class RolloutNeeds:
     memory: int = 0  # numbers of a recurrent state
     epochs: int = 1  # how often the updates go through a rollout
     extras: tuple[str, ...] = ()  # of acting, that are stored with each step
+    keeps_policy: bool = False  # the losses compare the policy with the one that acted
+
+    @property
+    def observed_last(self) -> bool:
+        """Whether the steps of a rollout change the running statistics after its updates: only with
+        those of acting is the policy before the updates the one that acted."""
+        return self.keeps_policy or bool(self.extras)
 
     @property
     def updates(self) -> int:

@@ -37,13 +37,13 @@ from understudy.distributed.supervisor import Slot
 from understudy.envs.fault_guard import Guard
 from understudy.envs.make import EnvSource
 from understudy.state_dict import StateDict, add_prefix, select_prefix
-from understudy.training.learner import Call, observe_rollout
+from understudy.training.learner import Call, observe_rollout, observed_last
 from understudy.training.open_episodes import EndedEpisode, pack_episodes, unpack_episodes
 from understudy.training.replay_placement import EVERYWHERE
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import TrainingSetup
 from understudy.training.snapshot import Snapshot
-from understudy.training.step_packing import as_bytes, extras_of, pack_rows, step_dtype
+from understudy.training.step_packing import as_bytes, pack_rows, step_dtype
 from understudy.training.trainer import Trainer
 from understudy.training.transport import Rows, Transport
 from understudy.training.update_schedule import UpdateSchedule
@@ -242,7 +242,7 @@ class ClusterTrainer(Trainer):
             self.learner, self.experience = self.workers.learn(
                 self.learner, self.experience, self.position.updates, count
             )
-            if extras_of(self.setup.algorithm):
+            if observed_last(self.setup.algorithm):
                 self.learner = self._observe_rollout(self.learner, self.experience)
         self.position.updates += count
         self._version, self._published = self._version + 1, None

@@ -23,11 +23,10 @@ from understudy.networks.encoders import reset_recurrent_state
 from understudy.state_dict import StateDict, load_state_dict, state_dict
 from understudy.training.actions import choose_actions, to_real
 from understudy.training.devices import divides_rows
-from understudy.training.learner import move, observe, updates
+from understudy.training.learner import move, observe, observed_last, updates
 from understudy.training.open_episodes import EndedEpisode
 from understudy.training.program_cache import shared
 from understudy.training.seed_axis import ACTING, ENVIRONMENT, over_seeds, seed_keys
-from understudy.training.step_packing import extras_of
 from understudy.training.trainer import States, Trainer, TrainingSetup
 from understudy.training.update import LearnerState
 from understudy.types import Chunk, Key, Step, Tree
@@ -245,7 +244,7 @@ class Loop:
         valid = jnp.ones(self._num_envs, bool)
         chunk = Chunk.of_one_step(step, valid, recurrent_state, **extras)
         experience = self._buffer.add(experience, chunk)
-        if not extras_of(self._algorithm):  # otherwise after the updates of the rollout
+        if not observed_last(self._algorithm):  # otherwise after the updates of the rollout
             learner = observe(learner, chunk)
         # Where the schedule is regular, a whole block of updates follows an iteration, or none.
         count = now.count if self._block is None else self._block.updates

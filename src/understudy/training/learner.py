@@ -18,7 +18,6 @@ from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.algorithms.optim import Index
 from understudy.buffers import Buffer, Priorities
 from understudy.buffers.base import get_lanes, set_lanes
-from understudy.training.step_packing import extras_of
 from understudy.training.update import (
     LearnerState,
     UpdateInputs,
@@ -48,14 +47,14 @@ def learn_from_chunk(
     next update. `values` [time, names] are those of scheduled hyper-parameters at each step of the
     chunk; None if nothing is scheduled.
 
-    A rollout whose extras are learned from changes the statistics after its updates."""
+    Some algorithms take a rollout into the statistics after its updates (`observed_last`)."""
     moved = {}
     if values is not None:
         moved = {name: values[:, place] for place, name in enumerate(call.moving)}
     learner = move(learner, {name: value[0] for name, value in moved.items()})
     if chunk is not None and not buffer.external:
         data = buffer.add(data, chunk)
-    if chunk is not None and not extras_of(algorithm):
+    if chunk is not None and not observed_last(algorithm):
         learner = observe(learner, chunk)
     if call.count:
         first = index if call.phase is None else call.phase
@@ -157,11 +156,16 @@ def learn_from_rollout(
 def observe_rollout(
     algorithm: Algorithm, buffer: Buffer, learner: LearnerState, rollout: Any
 ) -> LearnerState:
-    """Add the steps of a rollout to the running statistics after its updates, if the algorithm
-    learns from the extras of acting: only then is the first importance ratio 1."""
-    if not extras_of(algorithm):
+    """Add the steps of a rollout to the running statistics after its updates, if the algorithm is
+    one of those."""
+    if not observed_last(algorithm):
         return learner
     return observe(learner, buffer.newest(rollout))
+
+
+def observed_last(algorithm: Algorithm) -> bool:
+    """Whether steps change the running statistics after the updates from them."""
+    return getattr(algorithm.needs, "observed_last", False)
 
 
 def minibatch_rows(
