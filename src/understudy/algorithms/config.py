@@ -108,6 +108,8 @@ class Config:
 
     normalization = "off"  # no field here; algorithms that support BatchNorm have it as a setting
 
+    actor_layer_norm = False  # no field either
+
     # Settings of its siblings that this algorithm cannot have -> why.
     refused: ClassVar[Mapping[str, str]] = {}
 
@@ -222,13 +224,15 @@ def read_presets(config_file: str) -> dict[str, dict[str, Any]]:
     """Read `presets.toml` beside a config's file: settings by environment id.
 
     A table is a preset for its `environments`, by default for the one that it is named after. With
-    `base` it adds to another table, of the same file or of `algorithms/presets.toml`."""
+    `base` it adds to another table, of the same file or of `algorithms/presets.toml`. "none" means
+    None, which TOML lacks."""
     tables: dict[str, dict[str, Any]] = {}
     for folder in (Path(__file__).parent, Path(config_file).parent):
         tables |= tomllib.loads((folder / "presets.toml").read_text(encoding="utf-8"))
 
     def settings(name: str) -> dict[str, Any]:
         own = {k: tuple(v) if isinstance(v, list) else v for k, v in tables[name].items()}
+        own = {k: None if v == "none" else v for k, v in own.items()}
         own.pop("environments", None)
         base: Any = own.pop("base", None)
         return settings(base) | own if base else own

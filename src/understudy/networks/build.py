@@ -46,7 +46,8 @@ def make_actor(
     observation_encoder, inputs = _make_observation_encoder(spec, config, networks, key, share)
     sizes = _sizes(config.actor_hidden_sizes, config)
     make = networks.actor_encoder
-    encoder, features = _make_hidden(make, sizes, inputs, encoder_key, config, layer_norm=False)
+    layer_norm = config.actor_layer_norm
+    encoder, features = _make_hidden(make, sizes, inputs, encoder_key, config, layer_norm)
     outputs = kind.outputs_per_size * spec.action.size
     head = Linear(features, outputs, head_key, _head_initializer(config, gain))
     actor = with_observation_encoder(kind(encoder, head, **(settings or {})), observation_encoder)
