@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from understudy.agent.agents import MPO as MPO
     from understudy.agent.agents import PPO as PPO
     from understudy.agent.agents import PQN as PQN
+    from understudy.agent.agents import REPPO as REPPO
     from understudy.agent.agents import SAC as SAC
     from understudy.agent.agents import TD3 as TD3
     from understudy.agent.illumination import PGAME as PGAME
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from understudy.algorithms.mpo import MPOConfig as MPOConfig
     from understudy.algorithms.ppo import PPOConfig as PPOConfig
     from understudy.algorithms.pqn import PQNConfig as PQNConfig
+    from understudy.algorithms.reppo import REPPOConfig as REPPOConfig
     from understudy.algorithms.sac import SACConfig as SACConfig
     from understudy.algorithms.td3 import TD3Config as TD3Config
     from understudy.distributed.config import Cluster as Cluster
@@ -57,7 +59,7 @@ _PACKAGES = (
 # Module -> the public names that it defines.
 _MODULES = {
     "agent": ("Agent", "load"),
-    "agent.agents": ("A2C", "DDPG", "DDQN", "MPO", "PPO", "PQN", "SAC", "TD3"),
+    "agent.agents": ("A2C", "DDPG", "DDQN", "MPO", "PPO", "PQN", "REPPO", "SAC", "TD3"),
     "agent.illumination": ("MAPElites", "PGAME"),
     "agent.repertoire": ("Repertoire",),
     "algorithms.a2c": ("A2CConfig",),
@@ -67,6 +69,7 @@ _MODULES = {
     "algorithms.mpo": ("MPOConfig",),
     "algorithms.ppo": ("PPOConfig",),
     "algorithms.pqn": ("PQNConfig",),
+    "algorithms.reppo": ("REPPOConfig",),
     "algorithms.sac": ("SACConfig",),
     "algorithms.td3": ("TD3Config",),
     "distributed.config": ("Cluster",),

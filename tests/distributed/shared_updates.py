@@ -22,7 +22,7 @@ LANES = 4
 
 def make_setup(name, members=2, **settings):
     cls = find(name)
-    ring = {} if name in ("a2c", "pqn") else RING
+    ring = {} if name in ("a2c", "pqn", "reppo") else RING
     algorithm = cls(cls.config_class(**{**SMALL, **ring, **settings}))
     spec = CHOOSING if name in ("ddqn", "a2c", "pqn") else MOVING
     return TrainingSetup(algorithm, spec, seed=0, num_seeds=members, num_envs=LANES)

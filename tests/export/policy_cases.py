@@ -91,6 +91,8 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "MPO": ("mpo", LOPSIDED, dict(normalize_observations=True)),
     "MPO discrete": ("mpo", CHOICE, dict(activation="silu")),
     "PQN": ("pqn", CHOICE, dict(initial_epsilon=0.4)),
+    "REPPO": ("reppo", LOPSIDED, dict(num_atoms=5)),
+    "REPPO discrete": ("reppo", CHOICE, dict(num_atoms=5, normalize_observations=False)),
     "SAC, SimBa": (
         "sac",
         LOPSIDED,

@@ -24,6 +24,7 @@ CONFIGS = {
         target_kl=1e-3,
     ),
     "PQN": dict(hidden_sizes=(8,), horizon=5, minibatches=1, epsilon_decay_steps=100),
+    "REPPO": dict(hidden_sizes=(8,), horizon=7, minibatches=1, epochs=3, num_atoms=11),
 }
 QUICK = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=2)
 STEADY = us.RunConfig(log_every=30, evaluate_every=60, evaluation_episodes=1, checkpoint_every=40)

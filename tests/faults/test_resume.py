@@ -9,17 +9,18 @@ pytestmark = pytest.mark.agents
 
 PENDULUM, CART = "Pendulum-v1", "CartPole-v1"
 # On one of the two loops; on both, and on all environments, in the long tests. A2C, DDPG, TD3 and
-# SAC are in the tests below. PPO stops in the middle of a rollout.
+# SAC are in the tests below. PPO and REPPO stop in the middle of a rollout.
 EVERY_KIND = [
     ("DDQN", f"jax:{CART}"),
     ("PPO", f"jax:{CART}"),
     ("PQN", f"jax:{CART}"),
+    ("REPPO", f"jax:{PENDULUM}"),
     pytest.param("MPO", PENDULUM, marks=pytest.mark.slow),
 ]
 NATIVE_PENDULUM = pytest.param(f"jax:{PENDULUM}", marks=pytest.mark.slow)
 NATIVE_CART = pytest.param(f"jax:{CART}", marks=pytest.mark.slow)
-CONTINUOUS = ("A2C", "DDPG", "TD3", "SAC", "MPO", "PPO")
-DISCRETE = ("A2C", "DDQN", "PQN", "SAC", "MPO", "PPO")
+CONTINUOUS = ("A2C", "DDPG", "TD3", "SAC", "MPO", "PPO", "REPPO")
+DISCRETE = ("A2C", "DDQN", "PQN", "SAC", "MPO", "PPO", "REPPO")
 EVERYWHERE = [
     *((kind, env) for kind in CONTINUOUS for env in (f"jax:{PENDULUM}", PENDULUM, Walk)),
     *(pytest.param(kind, "Hopper-v5", marks=pytest.mark.mujoco) for kind in CONTINUOUS),

@@ -38,6 +38,7 @@ KINDS = {
     "resetting": ("ddpg", dict(reset_every=2)),
     "a2c": ("a2c", dict(horizon=6, normalize_advantages=True)),
     "pqn": ("pqn", dict(horizon=6, epochs=1, minibatches=1)),
+    "reppo": ("reppo", dict(horizon=6, epochs=1, minibatches=1, num_atoms=5)),
     "sequences": ("ddqn", dict(prioritized=True, memory="gru", memory_size=4, sequence_length=3,
                                burn_in=1, sequence_stride=1)),
     "remembering": ("a2c", dict(horizon=6, memory="gru", memory_size=4)),

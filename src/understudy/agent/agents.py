@@ -3,7 +3,7 @@
 from typing import final
 
 from understudy.agent.agent import Agent
-from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, ppo, pqn, sac, td3
+from understudy.algorithms import a2c, ddpg, ddqn, find, mpo, ppo, pqn, reppo, sac, td3
 
 
 @final
@@ -49,6 +49,13 @@ class PQN(Agent):
 
 
 @final
+class REPPO(Agent):
+    """Relative Entropy Pathwise Policy Optimization, for continuous and for discrete actions."""
+
+    algorithm_class = reppo.REPPO
+
+
+@final
 class SAC(Agent):
     """Soft Actor-Critic, for continuous and for discrete actions."""
 
@@ -63,7 +70,7 @@ class TD3(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {
-    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, PPO, PQN, SAC, TD3)
+    agent.algorithm_class.name: agent for agent in (A2C, DDPG, DDQN, MPO, PPO, PQN, REPPO, SAC, TD3)
 }
 
 
