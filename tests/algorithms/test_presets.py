@@ -24,6 +24,7 @@ FAMILIES = {
     "atari": ("atari:Pong", "atari:SpaceInvaders"),
     "MinAtar": ("MinAtar/Breakout-v1", "MinAtar/Seaquest-v0", "jax:MinAtar-Breakout-v1"),
     "brax": ("brax:ant", "brax:halfcheetah"),
+    "playground": ("playground:CartpoleBalance", "playground:G1JoystickFlatTerrain"),
 }
 WITH_FAMILIES = [
     *(
@@ -32,6 +33,8 @@ WITH_FAMILIES = [
         for kind in ("atari", "MinAtar")
     ),
     ("ppo", "brax"),
+    ("reppo", "brax"),
+    ("reppo", "playground"),
 ]
 
 presets = pytest.mark.parametrize(("name", "env"), PRESETS)
@@ -133,7 +136,7 @@ def rows() -> dict[tuple[str, str], str]:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].lower() in CONFIGS:
-            for env in re.findall(r"[A-Z][\w-]+-v\d|atari|MinAtar|brax", cells[1]):
+            for env in re.findall(r"[A-Z][\w-]+-v\d|atari|MinAtar|brax|playground", cells[1]):
                 assert (cells[0].lower(), env) not in found
                 found[cells[0].lower(), env] = cells[2]
     return found

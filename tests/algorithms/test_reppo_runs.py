@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 import understudy as us
-from tests.algorithms.algorithm_cases import KEY, SPEC, close, compiled, observed, query
+from tests.algorithms.algorithm_cases import KEY, SPEC, close, compiled, mapped, observed, query
 from tests.algorithms.by_hand import gaussian, network
-from tests.algorithms.reppo_cases import CHOOSING, actor_weights, critic_weights, made, q_of
+from tests.algorithms.reppo_cases import (
+    CHOOSING,
+    ENVS,
+    TIME,
+    actor_weights,
+    critic_weights,
+    made,
+    make_rollout,
+    q_of,
+)
+from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.on_policy import RolloutNeeds
-from understudy.algorithms.reppo import REPPO, REPPOConfig
+from understudy.algorithms.reppo import REPPO, REPPOConfig, losses
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Spec
 
 PENDULUM, CART = "jax:Pendulum-v1", "jax:CartPole-v1"
@@ -87,6 +97,62 @@ def test_questions_are_answered_by_hand():
     np.testing.assert_allclose(log_prob, np.log(p[np.arange(8), chosen]), rtol=1e-3, atol=1e-4)
 
 
+# -- memory -----------------------------------------------------------------------------------
+
+
+MEMORY: dict[str, Any] = dict(memory="gru", memory_size=4, q_lambda=0.0)
+
+
+def remembering():
+    """A rollout whose next observations are the following observations, with recurrent states."""
+    rollout = make_rollout(discrete=True)
+    following = np.concatenate([rollout.observation[1:], rollout.next_observation[-1:]])
+    before = np.random.default_rng(1).normal(size=(ENVS, 4))
+    return rollout._replace(
+        next_observation=jnp.asarray(following), memory=jnp.asarray(before, jnp.float32)
+    )
+
+
+def test_with_memory_values_are_those_of_the_states_along_the_rollout():
+    """Without traces a target is r + d·(E[Q] + α·H) of the following row, unless an episode ends.
+    π_old is the policy along the same states."""
+    one, rollout = made(discrete=True, **MEMORY), remembering()
+    batch = one.batch(rollout)
+
+    @jax.jit
+    def compute(state):
+        critic = state.params.critic
+        policy = losses.policy_of(one.algorithm.policy(state).actor, batch.observation)
+        return policy, losses.evaluate(policy, critic, batch.observation, None)
+
+    policy, (q, log_prob) = compute(one.state)
+    value = np.asarray(q - 0.3 * log_prob).reshape(ENVS, TIME)
+    reward, discount = (np.asarray(x).T[:, :-1] for x in (rollout.reward, rollout.discount))
+    want = reward + discount * value[:, 1:]
+    goes_on = ~np.asarray(rollout.last).T[:, :-1]
+    got = np.asarray(batch.target)[:, :-1]
+    np.testing.assert_allclose(got[goes_on], want[goes_on], rtol=1e-4, atol=1e-5)
+    # After an end the recurrent state is new, but the last value is that of the old one.
+    assert not np.isclose(got[0, 3], want[0, 3])
+    np.testing.assert_array_equal(batch.action, np.asarray(rollout.action).T)
+    logits = np.asarray(batch.old_policy.logits)
+    np.testing.assert_allclose(logits.reshape(ENVS * TIME, 3), policy.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_with_memory_minibatches_are_environments_and_everything_learns(discrete):
+    """The mean over two shards, of one environment each, is the gradient of the whole."""
+    one, rollout = made(discrete, **MEMORY), remembering()
+    if not discrete:
+        rollout = rollout._replace(action=make_rollout().action)
+    batch = one.batch(rollout)
+    whole = one.gradients(batch)[0]
+    shards = [one.gradients(mapped(lambda x, s=s: x[s : s + 1], batch))[0] for s in (0, 1)]
+    close(mean_of_shards([jax.device_get(shard) for shard in shards]), whole, 1e-5)
+    assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(whole.params))
+    assert one.algorithm.needs.parts(8) == 8
+
+
 # -- settings ---------------------------------------------------------------------------------
 
 
@@ -121,8 +187,6 @@ def test_both_networks_have_layer_norm_or_none():
 
 
 def test_what_reppo_refuses():
-    with pytest.raises(ConfigError, match="REPPO has no memory: memory must be none, not gru"):
-        REPPOConfig(memory="gru")
     with pytest.raises(ConfigError, match="min_return 3 must be below max_return 3"):
         REPPOConfig(min_return=3.0, max_return=3.0)
     with pytest.raises(ConfigError, match="return_limit bounds normalized rewards"):
@@ -145,10 +209,15 @@ def test_what_reppo_refuses():
 
 @pytest.mark.agents
 @pytest.mark.parametrize(
-    "env", [PENDULUM, CART, pytest.param("Pendulum-v1", marks=pytest.mark.slow)]
+    ("env", "settings"),
+    [
+        (PENDULUM, {}),
+        (CART, dict(memory="gru", memory_size=4)),
+        pytest.param("Pendulum-v1", {}, marks=pytest.mark.slow),
+    ],
 )
-def test_it_trains_and_each_seed_is_a_run_of_its_own(env):
-    config = REPPOConfig(**TINY)
+def test_it_trains_and_each_seed_is_a_run_of_its_own(env, settings):
+    config = REPPOConfig(**TINY, **settings)
     both = us.REPPO(env, config, num_seeds=2, num_envs=2, seed=4)
     before = both.get_weights()
     summary = both.train(96, progress=False, run=RUN)

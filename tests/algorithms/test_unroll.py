@@ -217,7 +217,7 @@ def test_each_encoder_is_unrolled_once(case):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("a2c", {}), ("pqn", dict(epochs=1, minibatches=1))]
+    ("name", "settings"), [("a2c", {}), ("pqn", dict(epochs=1, minibatches=1)), ("reppo", {})]
 )
 def test_the_values_of_a_rollout_need_one_unroll(name, settings):
     kind, rng = find(name), np.random.default_rng(0)

@@ -21,7 +21,7 @@ class REPPOConfig(RolloutConfig):
     """Relative Entropy Pathwise Policy Optimization, for continuous and for discrete actions. It
     learns Q from the newest steps of many environments, and the policy through Q."""
 
-    # One critic; the actor has an encoder of images of its own.
+    # One critic; the actor's gradient trains the actor alone.
     num_critics: ClassVar[int] = 1
     actor_trains_encoder: ClassVar[bool] = False
 
@@ -41,7 +41,7 @@ class REPPOConfig(RolloutConfig):
     epochs: int = setting(4, at_least=1)
     """How often the updates go through a rollout."""
     minibatches: int = setting(16, at_least=1)
-    """Updates per epoch, each on an equal part of the steps."""
+    """Updates per epoch, each on an equal part of the steps; with memory, of the environments."""
     kl_bound: float = setting(0.1, above=0.0, moving=True)
     """Bound of the KL from the policy that acted to the present one. In a state beyond it the loss
     is the KL alone; the multiplier keeps the mean KL near it."""
@@ -103,8 +103,6 @@ class REPPOConfig(RolloutConfig):
 
     def contradictions(self) -> list[str]:
         problems = super().contradictions()
-        if self.memory is not None:
-            problems.append(f"REPPO has no memory: memory must be none, not {self.memory}")
         if self.min_return >= self.max_return:
             low, high = self.min_return, self.max_return
             problems.append(f"min_return {low:g} must be below max_return {high:g}")
@@ -124,4 +122,6 @@ class REPPOConfig(RolloutConfig):
 
     @property
     def needs(self) -> RolloutNeeds:
-        return RolloutNeeds(self.horizon, self.minibatches, epochs=self.epochs, keeps_policy=True)
+        return RolloutNeeds(
+            self.horizon, self.minibatches, self.memory_width, self.epochs, keeps_policy=True
+        )

@@ -22,7 +22,8 @@ Policy = Gaussian | Categorical  # the Gaussian is that before tanh
 
 
 class Prepared(NamedTuple):
-    """A rollout for the losses: rows in any order."""
+    """A rollout for the losses: rows in any order. With memory, `REPPO.prepare` returns
+    [envs, time, …] in their place, so that minibatches have whole environments."""
 
     observation: Observation
     action: Shaped[Array, "rows *action"]

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Int32
 
-from understudy.algorithms import off_policy
+from understudy.algorithms import off_policy, rollouts
 from understudy.algorithms.base import ActorPolicy, Algorithm, Explored, First, PerRow, Result
 from understudy.algorithms.gradients import (
     Part,
@@ -15,16 +15,16 @@ from understudy.algorithms.gradients import (
     join_gradients,
     mean_over_steps,
 )
-from understudy.algorithms.joint_pass import encode_online
+from understudy.algorithms.joint_pass import Online
 from understudy.algorithms.normalization import normalize_batch
 from understudy.algorithms.optim import Optimizers, UpdateMask
 from understudy.algorithms.reppo import losses
 from understudy.algorithms.reppo.config import REPPOConfig
 from understudy.algorithms.reppo.losses import Prepared
-from understudy.algorithms.rollouts import only_valid, rows, weights
 from understudy.algorithms.train_state import TrainState
 from understudy.networks import CategoricalActor, SquashedGaussianActor
 from understudy.networks.build import make_actor, make_critics
+from understudy.networks.encoders import Features, encode_each
 from understudy.ops.densities import row_normals, squashed_gaussian_log_prob
 from understudy.ops.distributions import Categorical
 from understudy.ops.return_distributions import Returns
@@ -32,6 +32,7 @@ from understudy.ops.targets import Target
 from understudy.types import (
     Continuous,
     Discrete,
+    History,
     Key,
     Observation,
     Scalar,
@@ -68,7 +69,8 @@ class REPPO(Algorithm):
         actor_key, critic_key, key = jax.random.split(key, 3)
         config, networks = self.config, self.networks
         kind = CategoricalActor if isinstance(spec.action, Discrete) else SquashedGaussianActor
-        actor = make_actor(kind, spec, config, networks, actor_key)
+        share = config.memory is not None
+        actor = make_actor(kind, spec, config, networks, actor_key, share=share)
         form = config.return_form
         critic = make_critics(spec, config, networks, critic_key, distribution=form)
         duals = {"temperature": config.initial_temperature, "multiplier": config.initial_multiplier}
@@ -91,30 +93,37 @@ class REPPO(Algorithm):
         return jnp.tanh(chosen.sample(key)), noise, {}
 
     def prepare(self, state: TrainState, batch: Trajectory) -> Prepared:
-        """Compute targets, which follow traces through time, and the policy that acted. Put all
-        steps into rows, ordered by time."""
-        steps = only_valid(normalize_batch(state.normalizer, batch))
-        row = jnp.arange(steps.valid.size, dtype=jnp.int32)
+        """Compute targets, which follow traces through time, and the policy that acted. The entries
+        that minibatches are made of are steps or, with memory, environments."""
+        steps = rollouts.only_valid(normalize_batch(state.normalizer, batch))
+        (time, envs), recurrent = steps.valid.shape, steps.memory is not None
+        observation, before, after = _observations(state, steps)
+
+        def by_time(x: Array) -> Array:
+            return x.reshape(envs, time).T if recurrent else x.reshape(time, envs)
+
         key = jax.random.fold_in(state.key, TARGETS)
-        next_q, next_log_prob = self._evaluate(state, rows(steps.next_observation), key, row)
         target = losses.critic_target(
             steps,
-            next_q.reshape(steps.valid.shape),
-            next_log_prob.reshape(steps.valid.shape),
+            *map(by_time, self._evaluate(state, after, key, _numbered(time * envs))),
             jnp.exp(state.params.duals["temperature"]),
             state.hyper["gamma"] * state.hyper["q_lambda"],
         )
-        action, target, weight = map(rows, (steps.action, target, weights(steps.valid)))
-        observation = rows(steps.observation)
-        old_policy = losses.policy_of(state.params.actor, observation)
-        return Prepared(observation, action, target, old_policy, weight, row)
+        old_policy = losses.policy_of(self.policy(state).actor, before)
+        columns = steps.action, target, rollouts.weights(steps.valid)
+        if recurrent:
+            action, target, weight = (jnp.swapaxes(x, 0, 1) for x in columns)
+            old_policy = jax.tree.map(lambda x: x.reshape(envs, time, -1), old_policy)
+        else:
+            action, target, weight = map(rollouts.rows, columns)
+        return Prepared(observation, action, target, old_policy, weight, _numbered(len(weight)))
 
     def _evaluate(
         self, state: TrainState, observation: Observation, key: Key, row: Array
     ) -> tuple[PerRow, PerRow]:
         """Return Q and log π of an action of the present policy in each row, or their
         expectations."""
-        policy = losses.policy_of(state.params.actor, observation)
+        policy = losses.policy_of(self.policy(state).actor, observation)
         noise = self._noise(policy, key, row)
         return losses.evaluate(policy, state.params.critic, observation, noise)
 
@@ -126,13 +135,14 @@ class REPPO(Algorithm):
     def gradients(self, state: TrainState, batch: Prepared, key: Key, mask: UpdateMask) -> Result:
         """Take all gradients at one state: the actor's at the current critic, before this update
         moves it."""
+        batch = _by_row(batch)
         noise_key, addon_key = jax.random.split(key)
         critic, duals, hyper = state.params.critic, state.params.duals, state.hyper
         values = {name: jnp.exp(log) for name, log in duals.items()}
         target: Target = batch.target
         if self.config.return_form is not None:
             target = Returns(batch.target[:, None], jnp.ones((len(batch.target), 1)))
-        online = encode_online(critic, batch)
+        online = Online(batch, critic, critic, lambda gradient: gradient)
         critic_part = differentiate_critic(losses.critic_loss, online, target)
 
         def actor_loss(actor: Any, batch: Prepared) -> tuple[Scalar, tuple[PerRow, PerRow]]:
@@ -164,11 +174,37 @@ class REPPO(Algorithm):
     def value(self, state: TrainState, observation: Array) -> PerRow:
         """Return E[Q(s, a)] under the policy: exact for discrete actions, otherwise of one sample
         that is the same until the next update."""
-        row = jnp.arange(len(observation), dtype=jnp.int32)
-        return self._evaluate(state, observation, state.key, row)[0]
+        return self._evaluate(state, observation, state.key, _numbered(len(observation)))[0]
 
     def log_prob(self, state: TrainState, observation: Array, action: Array) -> PerRow:
-        policy = losses.policy_of(state.params.actor, observation)
+        policy = losses.policy_of(self.policy(state).actor, observation)
         if isinstance(policy, Categorical):
             return policy.log_prob(action)
         return squashed_gaussian_log_prob(action, policy.mean, policy.log_std)
+
+
+def _observations(
+    state: TrainState, steps: Trajectory
+) -> tuple[Observation, Observation, Observation]:
+    """Return the observations to learn from, and those before and after each step as rows. With
+    memory the rows are ordered by environment, and the last two are the critic's features."""
+    if steps.memory is None:
+        before, after = map(rollouts.rows, (steps.observation, steps.next_observation))
+        return before, before, after
+    before, after = rollouts.histories(steps)
+    features = encode_each(state.params.critic.observation_encoder, before, after)
+    return before, *map(Features, features)
+
+
+def _by_row(batch: Prepared) -> Prepared:
+    """Put the steps of whole environments into rows."""
+    if not isinstance(batch.observation, History):
+        return batch
+    time = batch.weight.shape[1]
+    row = batch.row[:, None] * time + _numbered(time)
+    columns = jax.tree.map(rollouts.rows, (*batch[1:-1], row))
+    return Prepared(batch.observation, *columns)
+
+
+def _numbered(size: int) -> Int32[Array, " rows"]:
+    return jnp.arange(size, dtype=jnp.int32)
