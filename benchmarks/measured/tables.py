@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from measured import returns
 from measured.files import table
 
-ALGORITHMS = ("a2c", "ppo", "pqn", "ddqn", "ddpg", "td3", "sac", "mpo")
+ALGORITHMS = ("a2c", "ppo", "pqn", "reppo", "ddqn", "ddpg", "td3", "sac", "mpo")
 TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Pendulum-v1", "MountainCarContinuous-v0",
          "HalfCheetah-v5")  # fmt: skip
 UNSEEN = "_seeds5to9"  # the tag of runs on seeds on which no preset was chosen

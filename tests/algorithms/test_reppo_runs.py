@@ -24,6 +24,7 @@ from tests.algorithms.reppo_cases import (
 from understudy.algorithms.gradients import mean_of_shards
 from understudy.algorithms.on_policy import RolloutNeeds
 from understudy.algorithms.reppo import REPPO, REPPOConfig, losses
+from understudy.ops.densities import row_normals
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Spec
 
 PENDULUM, CART = "jax:Pendulum-v1", "jax:CartPole-v1"
@@ -139,13 +140,30 @@ def test_with_memory_values_are_those_of_the_states_along_the_rollout():
     np.testing.assert_allclose(logits.reshape(ENVS * TIME, 3), policy.logits, rtol=1e-4, atol=1e-5)
 
 
+def entropy_of(one, batch):
+    """The mean of −log π of the actions that an update draws."""
+    row = jnp.arange(ENVS * TIME, dtype=jnp.int32)
+    noise = None if one.discrete else row_normals(jax.random.split(KEY)[0], row, 2)
+
+    @jax.jit
+    def log_prob(state):
+        policy = losses.policy_of(one.algorithm.policy(state).actor, batch.observation)
+        return losses.evaluate(policy, state.params.critic, batch.observation, noise)[1]
+
+    return -float(np.mean(log_prob(one.state)))
+
+
 @pytest.mark.parametrize("discrete", [True, False])
 def test_with_memory_minibatches_are_environments_and_everything_learns(discrete):
-    """The mean over two shards, of one environment each, is the gradient of the whole."""
+    """The mean over two shards, of one environment each, is the gradient of the whole. Each step of
+    each environment draws noise of its own, ordered by environment."""
     one, rollout = made(discrete, **MEMORY), remembering()
     if not discrete:
         rollout = rollout._replace(action=make_rollout().action)
     batch = one.batch(rollout)
+    whole, aux = one.gradients(batch, one.state)
+    entropy = entropy_of(one, batch)
+    assert float(aux.metrics["entropy"]) == pytest.approx(entropy, rel=1e-4)
     whole = one.gradients(batch)[0]
     shards = [one.gradients(mapped(lambda x, s=s: x[s : s + 1], batch))[0] for s in (0, 1)]
     close(mean_of_shards([jax.device_get(shard) for shard in shards]), whole, 1e-5)
@@ -198,7 +216,7 @@ def test_what_reppo_refuses():
         ("kl_constraint", "the bound of REPPO's KL is kl_bound"),
     ):
         with pytest.raises(ConfigError, match=f"there is no '{name}' here: .*{why}"):
-            REPPOConfig(**{name: 1})
+            REPPOConfig(**{name: 1})  # pyright: ignore[reportArgumentType]
     unbounded = Continuous((-np.inf,), (np.inf,), (1,))
     with pytest.raises(EnvironmentError, match="REPPO needs a bounded action Box"):
         made().algorithm.check(Spec(ArraySpec((3,)), unbounded))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contracts.sources import PACKAGE, SOURCES, code_lines, name_of, read
 
-MOST_LINES_OF_CODE = 22_400
+MOST_LINES_OF_CODE = 22_850
 MOST_FILE_LINES = 400  # with blanks, comments and docstrings
 USUAL_ALGORITHM_LINES = 350  # of code, in a folder
 MOST_ALGORITHM_LINES = {"a2c": 450, "mpo": 450}

@@ -113,5 +113,5 @@ def dual_loss(
     """α·(H(π) − H̄) + β·(bound − KL) for a given policy: descending it raises α while the entropy is
     below its target, and β while the mean KL is above its bound. `duals` are log α and log β."""
     excess = jnp.mean(weight * (-log_prob - target_entropy))
-    room = jnp.mean(weight * (kl_bound - kl))
-    return jnp.exp(duals["temperature"]) * excess + jnp.exp(duals["multiplier"]) * room
+    short = jnp.mean(weight * (kl_bound - kl))
+    return jnp.exp(duals["temperature"]) * excess + jnp.exp(duals["multiplier"]) * short

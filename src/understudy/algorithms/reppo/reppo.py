@@ -103,9 +103,11 @@ class REPPO(Algorithm):
             return x.reshape(envs, time).T if recurrent else x.reshape(time, envs)
 
         key = jax.random.fold_in(state.key, TARGETS)
+        q, log_prob = self._evaluate(state, after, key, _numbered(time * envs))
         target = losses.critic_target(
             steps,
-            *map(by_time, self._evaluate(state, after, key, _numbered(time * envs))),
+            by_time(q),
+            by_time(log_prob),
             jnp.exp(state.params.duals["temperature"]),
             state.hyper["gamma"] * state.hyper["q_lambda"],
         )
