@@ -204,6 +204,21 @@ def test_both_networks_have_layer_norm_or_none():
     assert params.critic.head.weight.shape == (1, 256, 1)
 
 
+@pytest.mark.parametrize("discrete", [False, True])
+def test_the_critic_starts_near_a_return_of_zero(discrete):
+    """Also if zero is at an end of its range."""
+    rng, spec = np.random.default_rng(0), CHOOSING if discrete else SPEC
+    seen = jnp.asarray(rng.normal(size=(64, 3)), jnp.float32)
+    action = rng.integers(0, 3, 64) if discrete else np.tanh(rng.normal(size=(64, 2)))
+    action = jnp.asarray(action, jnp.int32 if discrete else jnp.float32)
+    config = REPPOConfig(hidden_sizes=(16,), min_return=0.0, max_return=150.0)
+    algorithm = REPPO(config)
+    q = jax.jit(
+        lambda key: algorithm.q_values(algorithm.init(spec, key), seen, action)  # pyright: ignore
+    )(KEY)
+    assert q.shape == (1, 64) and 0.0 <= float(q.min()) <= float(q.max()) < 2.0
+
+
 def test_what_reppo_refuses():
     with pytest.raises(ConfigError, match="min_return 3 must be below max_return 3"):
         REPPOConfig(min_return=3.0, max_return=3.0)

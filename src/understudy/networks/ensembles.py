@@ -148,6 +148,13 @@ def with_hidden_layers(network: Any, layers: Any) -> Any:
     return eqx.tree_at(hidden_layers, network, layers)
 
 
+def shift_outputs(critics: Tree, amount: Float[Array, " outputs"]) -> Tree:
+    """Return critics the outputs of whose heads are larger by an amount."""
+    return eqx.tree_at(
+        lambda critics: _stacked(critics).head.bias, critics, replace_fn=amount.__add__
+    )
+
+
 def ensemble_size(critics: Tree) -> int:
     """Return the number of critics."""
     return len(jax.tree.leaves(_stacked(critics))[0])

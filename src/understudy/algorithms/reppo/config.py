@@ -70,9 +70,10 @@ class REPPOConfig(RolloutConfig):
     """Normalize observations to zero mean and unit variance by running statistics."""
     normalize_rewards: bool = setting(True)
     """Divide rewards by the running standard deviation of the discounted return."""
-    return_limit: float | None = setting(10.0, above=0.0)
+    return_limit: float | None = setting(5.0, above=0.0)
     """With normalize_rewards: divide rewards at least by the largest discounted return so far over
-    this limit; it keeps returns between min_return and max_return (None: no limit)."""
+    this limit. Keep it well within min_return and max_return: targets also have the entropy and
+    estimates of later rewards (None: no limit)."""
 
     critic_head: str = critic_setting("categorical", choices=("scalar", "categorical"))
     """What the critic predicts of the return: its mean, or the probabilities of fixed values."""

@@ -25,6 +25,7 @@ from understudy.algorithms.train_state import TrainState
 from understudy.networks import CategoricalActor, SquashedGaussianActor
 from understudy.networks.build import make_actor, make_critics
 from understudy.networks.encoders import Features, encode_each
+from understudy.networks.ensembles import shift_outputs
 from understudy.ops.densities import row_normals, squashed_gaussian_log_prob
 from understudy.ops.distributions import Categorical
 from understudy.ops.return_distributions import Returns
@@ -42,6 +43,7 @@ from understudy.types import (
 )
 
 TARGETS = 2**30 + 1  # derives the key of the targets' actions: no split of the key gives the same
+ZERO_LOGIT = 40.0  # of a return of 0 before the first update, as in the authors' code
 
 
 class Params(NamedTuple):
@@ -73,6 +75,10 @@ class REPPO(Algorithm):
         actor = make_actor(kind, spec, config, networks, actor_key, share=share)
         form = config.return_form
         critic = make_critics(spec, config, networks, critic_key, distribution=form)
+        if form is not None:  # start near a return of 0, wherever it lies in the range
+            zero = form.project(Returns(jnp.zeros((1, 1)), jnp.ones((1, 1))))[0]
+            choices = spec.action.size if isinstance(spec.action, Discrete) else 1
+            critic = shift_outputs(critic, ZERO_LOGIT * jnp.tile(zero, choices))
         duals = {"temperature": config.initial_temperature, "multiplier": config.initial_multiplier}
         logs = {name: jnp.log(jnp.float32(start)) for name, start in duals.items()}
         return Params(actor, critic, logs), key
