@@ -2,20 +2,24 @@
 
 - Pages and files elsewhere in the repository that a page links to (the README of an algorithm, the
   changelog, an example) become pages of the site, and the links lead there.
+- Notebooks become pages with their outputs. The gallery shows the source of every example.
 - Equations become MathML, so that a page needs no script and no network.
 - The reference of the command line is made from the parsers of the commands.
 """
 
 import argparse
 import importlib
+import json
 import posixpath
 import re
 from collections.abc import Iterator
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from equations import split_line, to_mathml
+from make_notebooks import to_markdown
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -25,8 +29,11 @@ PLACES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
           "SECURITY.md": "security.md"}  # fmt: skip
 ALGORITHM = re.compile(r"src/understudy/algorithms/(\w+)/README\.md")
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
+GALLERY = "gallery.md"
 IMAGES = (".png", ".svg", ".gif")
 FRONT_MATTER = "---\nhide: [navigation, toc]\nsearch: {exclude: true}\n---\n"  # of code
+
+EXAMPLE = re.compile(r"^- \[(\w+\.py)\]\(\S+\): (.+(?:\n  .+)*)$", re.M)  # a line of the gallery
 
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
@@ -38,7 +45,8 @@ _sources: dict[str, str] = {}  # page of the site -> path in the repository, if 
 def outside_pages() -> list[str]:
     """Return the pages outside of docs/ that the site always has."""
     readmes = (REPOSITORY / "src" / "understudy" / "algorithms").glob("*/README.md")
-    return [*PLACES, *sorted(path.relative_to(REPOSITORY).as_posix() for path in readmes)]
+    paths = [*readmes, *(REPOSITORY / "notebooks").glob("*.ipynb")]
+    return [*PLACES, *sorted(path.relative_to(REPOSITORY).as_posix() for path in paths)]
 
 
 def place_of(path: str) -> str:
@@ -55,6 +63,8 @@ def place_of(path: str) -> str:
         return PLACES.get(path, path)
     if path.endswith(".md"):
         return f"{path.removesuffix('/README.md').removesuffix('.md')}.md"
+    if path.endswith(".ipynb"):
+        return f"{path.removesuffix('.ipynb')}.md"
     return f"source/{path}.md" if Path(path).suffix in CODE else f"source/{path}"
 
 
@@ -112,6 +122,8 @@ def content_of(path: str) -> str:
     text = whole.read_text(encoding="utf-8")
     if path.endswith(".md"):
         return text
+    if path.endswith(".ipynb"):
+        return to_markdown(json.loads(text))
     title, language = f"# {path}\n", CODE[whole.suffix]
     return f'{FRONT_MATTER}{title}\n``````{language} linenums="1"\n{text}``````\n'
 
@@ -158,7 +170,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         _COMMENT.sub("\n", part) if text else part for part, text in outside_code(markdown)
     )
     markdown = re.sub(r"^::: (understudy\.[\w.]+)$(?!\n    options)", _named, markdown, flags=re.M)
-    return with_links(markdown, _folder_page(source), page.file.src_uri)
+    markdown = with_links(markdown, _folder_page(source), page.file.src_uri)
+    return EXAMPLE.sub(_folded, markdown) if page.file.src_uri == GALLERY else markdown
+
+
+def _folded(line: re.Match[str]) -> str:
+    """Replace a line of the gallery by one that unfolds the source of the example."""
+    source = (REPOSITORY / "examples" / line[1]).read_text(encoding="utf-8")
+    title = f"**{line[1]}** {escape(' '.join(line[2].split()))}"
+    return f'??? example "{title}"\n\n' + indent(f"``````python\n{source}``````\n", " " * 4)
 
 
 def _named(directive: re.Match[str]) -> str:
@@ -171,7 +191,7 @@ def _named(directive: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Replace equations by MathML."""
+    """Replace equations by MathML, and let long names break in tables."""
 
     def written(equation: re.Match[str]) -> str:
         tex, display = unescape(equation[2]), equation[1] == "div"
@@ -183,7 +203,20 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
             raise ValueError(f"{page.file.src_uri}: {error}") from None
 
     pattern = r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
-    return re.sub(pattern, written, html, flags=re.S)
+    return breakable(re.sub(pattern, written, html, flags=re.S))
+
+
+def breakable(html: str) -> str:
+    """Let the names of code in tables break after a dot, a slash or an underscore, but not those
+    of the first column."""
+
+    def broken(code: re.Match[str]) -> str:
+        return re.sub(r"(?<=\w)([._/])(?=\w)", r"\1<wbr>", code[0])
+
+    def cell(whole: re.Match[str]) -> str:
+        return re.sub(r"(?<=<code>)[^<]+", broken, whole[0])
+
+    return re.sub(r"(?<!<tr>\n)<td\b.*?</td>", cell, html, flags=re.S)
 
 
 class _MarkdownHelp(argparse.HelpFormatter):

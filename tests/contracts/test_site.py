@@ -76,6 +76,7 @@ def test_the_reference_names_what_exists():
         ("benchmarks/results/latency_cpu.csv", "source/benchmarks/results/latency_cpu.csv"),
         ("examples/curriculum.py", "source/examples/curriculum.py.md"),
         ("examples", "source/examples/index.md"),
+        ("notebooks/first_agent.ipynb", "notebooks/first_agent.md"),
     ],
 )
 def test_places(path, place):
@@ -152,6 +153,13 @@ def test_wrong_equations_are_refused(tex):
         to_mathml(tex)
 
 
+def test_long_names_break_in_tables():
+    row = "<tr>\n<td><code>{0}</code></td>\n<td><code>{1}</code></td>\n</tr><p><code>{0}</code></p>"
+    broken = "us.<wbr>Agent.<wbr>set_<wbr>x, _a"
+    page = row.format("us.Agent.set_x, _a", "us.Agent.set_x, _a")
+    assert hooks.breakable(page) == row.format("us.Agent.set_x, _a", broken)
+
+
 @pytest.mark.parametrize("path", [*PAGES, *READMES], ids=name_of)
 def test_every_equation_can_be_shown(path):
     for display, inline in EQUATION.findall(text_of(read(path))):
@@ -172,6 +180,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     titles = {entry["location"]: entry["title"] for entry in index}
     assert "us.SAC" in titles["reference/agents/#understudy.SAC"]
     assert titles["concepts/truncation/"] == "Truncation"
+    assert titles["notebooks/first_agent/"] == "SAC on a pendulum"
     assert any("resume" in entry["text"] for entry in index if entry["location"].startswith("faq/"))
     assert not any(location.startswith("source/") for location in titles)
 
