@@ -12,7 +12,7 @@ from tests.envs.goal import Goal
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [DOCS / "coming_from.md", DOCS / "coming_from_rllib.md"]
 LOG = "log: "
-NO_PLACES = {"Answers to old names", "Defaults that differ", "Habits"}
+NO_PLACES = {"First questions", "Answers to old names", "Defaults that differ", "Habits"}
 
 # What nobody who comes from there should miss.
 EXPECTED = {
@@ -103,3 +103,16 @@ def test_what_everybody_looks_for_is_there(system):
         for word in re.findall(r"\w+", theirs)
     }  # fmt: skip
     assert set(EXPECTED[system].split()) - listed == set()
+
+
+def test_first_questions_are_two_clicks_from_the_home_page():
+    """One click leads to the page, the next one to the answer."""
+    assert "](coming_from.md)" in (DOCS / "index.md").read_text(encoding="utf-8")
+    page = (DOCS / "coming_from.md").read_text(encoding="utf-8")
+    questions = page.partition("## First questions\n")[2].partition("\n## ")[0]
+    rows = [row for row in questions.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 10
+    assert [row for row in rows if not re.search(r"\]\([^)\s]+\)", row)] == []
+    wanted = """own environment VecEnv VecNormalize Atari policy_kwargs callbacks TensorBoard
+        evaluate_policy save load predict schedule same"""
+    assert [word for word in wanted.split() if word not in " ".join(rows)] == []

@@ -49,7 +49,7 @@ MARKERS = {
     "atari_pong.py": [pytest.mark.slow, pytest.mark.atari],
     "better_dqn.py": [pytest.mark.slow],
     "brax_ant.py": [pytest.mark.slow],
-    "dict_observations.py": [pytest.mark.agents],
+    "dict_observations.py": [pytest.mark.slow],
     "evaluate_and_export.py": [pytest.mark.slow],
     "images.py": [pytest.mark.slow],
     "learning_rates.py": [pytest.mark.slow],
