@@ -31,6 +31,7 @@ ALGORITHM = re.compile(r"src/understudy/algorithms/(\w+)/README\.md")
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 GALLERY = "gallery.md"
 IMAGES = (".png", ".svg", ".gif")
+SHORT_NAME = 32  # characters of code that stay on one line in the first column of a table
 FRONT_MATTER = "---\nhide: [navigation, toc]\nsearch: {exclude: true}\n---\n"  # of code
 
 EXAMPLE = re.compile(r"^- \[(\w+\.py)\]\(\S+\): (.+(?:\n  .+)*)$", re.M)  # a line of the gallery
@@ -207,16 +208,17 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
 
 
 def breakable(html: str) -> str:
-    """Let the names of code in tables break after a dot, a slash or an underscore, but not those
-    of the first column."""
+    """Let names in the code of tables break after a dot, a slash or an underscore, but neither
+    assignments nor, in the first column, short names."""
 
     def broken(code: re.Match[str]) -> str:
-        return re.sub(r"(?<=\w)([._/])(?=\w)", r"\1<wbr>", code[0])
+        return re.sub(r"(?<=\w)([._/])(?=[^\W\d])", r"\1<wbr>", code[0])
 
     def cell(whole: re.Match[str]) -> str:
-        return re.sub(r"(?<=<code>)[^<]+", broken, whole[0])
+        fewest = SHORT_NAME + 1 if whole[1] else 1
+        return re.sub(rf"(?<=<code>)[^<=]{{{fewest},}}(?=<)", broken, whole[0])
 
-    return re.sub(r"(?<!<tr>\n)<td\b.*?</td>", cell, html, flags=re.S)
+    return re.sub(r"(<tr>\n)?<td\b.*?</td>", cell, html, flags=re.S)
 
 
 class _MarkdownHelp(argparse.HelpFormatter):

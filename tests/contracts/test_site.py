@@ -158,6 +158,11 @@ def test_long_names_break_in_tables():
     broken = "us.<wbr>Agent.<wbr>set_<wbr>x, _a"
     page = row.format("us.Agent.set_x, _a", "us.Agent.set_x, _a")
     assert hooks.breakable(page) == row.format("us.Agent.set_x, _a", broken)
+    long = "Long_" * 7
+    assert f"<code>{'Long_<wbr>' * 6}Long_</code>" in hooks.breakable(row.format(long, ""))
+    assert hooks.breakable(row.format("a_b", "batch_size=0.5")) == row.format(
+        "a_b", "batch_size=0.5"
+    )
 
 
 @pytest.mark.parametrize("path", [*PAGES, *READMES], ids=name_of)
