@@ -3,7 +3,9 @@
     MUJOCO_GL=egl python benchmarks/frame_strip.py RUN/policy.safetensors HalfCheetah-v5
 
 The picture of the README, results/half_cheetah.png, shows the policy of
-`understudy train sac HalfCheetah-v5 --steps 100000 --seed 5`. MUJOCO_GL=osmesa works, too.
+`understudy train sac HalfCheetah-v5 --steps 100000 --seed 5`. That of docs/logging.md,
+results/hopper.png, shows `understudy train sac Hopper-v5 --steps 60000 --seed 0`, with `--first 10
+--every 29`. MUJOCO_GL=osmesa works, too.
 """
 
 import argparse
