@@ -245,7 +245,7 @@ def test_what_reppo_refuses():
     ("env", "settings"),
     [
         (PENDULUM, {}),
-        (CART, dict(memory="gru", memory_size=4)),
+        pytest.param(CART, dict(memory="gru", memory_size=4), marks=pytest.mark.slow),
         pytest.param("Pendulum-v1", {}, marks=pytest.mark.slow),
     ],
 )

@@ -102,8 +102,8 @@ def test_on_policy_algorithms_and_dueling_have_plain_networks():
 @pytest.mark.parametrize(
     "kind, env, network",
     [
-        (us.SAC, "jax:Pendulum-v1", "simbav2"),
-        pytest.param(us.SAC, "jax:Pendulum-v1", "flashsac", marks=pytest.mark.slow),
+        pytest.param(us.SAC, "jax:Pendulum-v1", "simbav2", marks=pytest.mark.slow),
+        (us.SAC, "jax:Pendulum-v1", "flashsac"),
         pytest.param(us.TD3, "jax:Pendulum-v1", "flashsac", marks=pytest.mark.slow),
         pytest.param(us.MPO, "jax:Pendulum-v1", "simba", marks=pytest.mark.slow),
         pytest.param(us.DDPG, "jax:Pendulum-v1", "simbav2", marks=pytest.mark.slow),

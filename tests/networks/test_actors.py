@@ -48,6 +48,7 @@ def make(head, action, gain=None, key=KEY, own=None, **settings):
         unit_weights=False,
         hidden_sizes=(8, 6),
         actor_hidden_sizes=None,
+        actor_layer_norm=False,
         activation="relu",
         normalization="off",
         initialization="kaiming",

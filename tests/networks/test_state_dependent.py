@@ -47,6 +47,7 @@ def test_log_std_starts_as_given():
         unit_weights=False,
         hidden_sizes=(7,),
         actor_hidden_sizes=None,
+        actor_layer_norm=False,
         activation="relu",
         normalization="off",
         initialization="orthogonal",
