@@ -137,7 +137,9 @@ def test_what_is_not_reported_is_not_there(tmp_path):
 
 
 @pytest.mark.fault(30, "the numbers in info, success and the log of episodes are the same")
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.processes)])
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=[pytest.mark.processes, pytest.mark.slow])]
+)
 def test_a_resumed_run_logs_the_same(tmp_path, workers):
     """The checkpoint is in the middle of an episode, and of the interval between two rows; the log
     and the log of episodes know of later steps."""

@@ -52,7 +52,7 @@ def resume(tmp_path, kind, **settings):
     return whole, stopped, again, (one, first, second), world
 
 
-WITH_WORKERS = [0, pytest.param(2, marks=pytest.mark.processes)]
+WITH_WORKERS = [0, pytest.param(2, marks=[pytest.mark.processes, pytest.mark.slow])]
 
 
 @pytest.mark.fault(30, "a curriculum, stopped in the middle of an episode, and later changes")

@@ -98,16 +98,16 @@ def test_on_policy_algorithms_and_dueling_have_plain_networks():
         us.DDQNConfig(dueling=True, network="simba")
 
 
-@pytest.mark.agents
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, env, network",
     [
-        pytest.param(us.SAC, "jax:Pendulum-v1", "simbav2", marks=pytest.mark.slow),
+        (us.SAC, "jax:Pendulum-v1", "simbav2"),
         (us.SAC, "jax:Pendulum-v1", "flashsac"),
-        pytest.param(us.TD3, "jax:Pendulum-v1", "flashsac", marks=pytest.mark.slow),
-        pytest.param(us.MPO, "jax:Pendulum-v1", "simba", marks=pytest.mark.slow),
-        pytest.param(us.DDPG, "jax:Pendulum-v1", "simbav2", marks=pytest.mark.slow),
-        pytest.param(us.DDQN, "jax:CartPole-v1", "simbav2", marks=pytest.mark.slow),
+        (us.TD3, "jax:Pendulum-v1", "flashsac"),
+        (us.MPO, "jax:Pendulum-v1", "simba"),
+        (us.DDPG, "jax:Pendulum-v1", "simbav2"),
+        (us.DDQN, "jax:CartPole-v1", "simbav2"),
     ],
 )
 def test_an_agent_trains_and_comes_back(kind, env, network, tmp_path):

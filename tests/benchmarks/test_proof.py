@@ -125,7 +125,7 @@ def test_checkpoints_on_the_way_change_nothing(uninterrupted, short_logs, tmp_pa
     assert capsys.readouterr().out.count("training") == 4
 
 
-@pytest.mark.agents
+@pytest.mark.slow
 def test_a_signal_changes_nothing(uninterrupted, short_logs, tmp_path, monkeypatch, capsys):
     plain = proof.Watch.__call__
 

@@ -285,6 +285,7 @@ def test_what_does_not_fit_or_travel_is_refused(monkeypatch):
         sac("jax:Pendulum-v1")
 
 
+@pytest.mark.slow
 def test_what_environments_report_arrives_and_a_resumed_run_logs_the_same(tmp_path):
     """The checkpoint is between two rows: it holds the episodes that no row has counted."""
     run = replace(RUN, log_every=100, checkpoint_every=60, keep_checkpoints=9)
