@@ -37,6 +37,8 @@ from understudy.networks.residual import FlashSAC
 from understudy.ops.densities import row_normals
 from understudy.types import ConfigError, Discrete, Spec
 
+pytestmark = pytest.mark.agents
+
 NEXT_ACTION = np.tanh(np.random.default_rng(5).normal(size=(8, 2)))
 WEIGHT = np.array([1.5, 1.0, 0.0, 2.0, 0.5, 0.0, 1.0, 1.2], np.float32)
 EACH = pytest.mark.parametrize("name", ["sac", "td3"])

@@ -25,6 +25,8 @@ from understudy.algorithms.mpo import MPO, MPOConfig
 from understudy.algorithms.td3 import losses
 from understudy.types import ConfigError, Discrete, Spec
 
+pytestmark = pytest.mark.agents
+
 DROPPING = dict(critic_dropout=0.5, layer_norm=True)
 both = pytest.mark.parametrize("name", ["td3", "sac"])
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.algorithms.algorithm_cases import KEY, case, make_batch, mapped, parts_of, same
 
+pytestmark = pytest.mark.agents
+
 MEMBERS = 3
 ACTOR_PARTS = ("actor", "actor_optimizer")
 TARGET_PARTS = ("target_actor", "target_critic")

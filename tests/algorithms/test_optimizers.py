@@ -19,6 +19,8 @@ from tests.algorithms.algorithm_cases import (
 )
 from understudy.types import ConfigError
 
+pytestmark = pytest.mark.agents
+
 both = pytest.mark.parametrize("name", ["td3", "sac"])
 
 

@@ -27,6 +27,8 @@ from understudy.algorithms.reppo import REPPO, REPPOConfig, losses
 from understudy.ops.densities import row_normals
 from understudy.types import ArraySpec, ConfigError, Continuous, EnvironmentError, Spec
 
+pytestmark = pytest.mark.agents
+
 PENDULUM, CART = "jax:Pendulum-v1", "jax:CartPole-v1"
 RUN = us.RunConfig(log_every=16, evaluate_every=0, evaluation_episodes=1)
 TINY: dict[str, Any] = dict(hidden_sizes=(8,), horizon=8, minibatches=2, epochs=2, num_atoms=11)

@@ -14,6 +14,8 @@ from understudy.algorithms.gradients import mean_of_shards
 from understudy.networks.projection import project_weights
 from understudy.types import ConfigError
 
+pytestmark = pytest.mark.agents
+
 SPHERE = dict(network="simbav2", activation="relu", num_critics=2)
 PROJECTED = dict(project_weights=True, num_critics=2)
 FLASHSAC = dict(network="flashsac", num_critics=2)

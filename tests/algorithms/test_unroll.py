@@ -17,6 +17,8 @@ from understudy.algorithms.optim import only
 from understudy.networks import ensembles
 from understudy.types import ArraySpec, Batch, Continuous, Discrete, History, Spec, Trajectory
 
+pytestmark = pytest.mark.agents
+
 SEQUENCES, LENGTH, BURN_IN, N_STEP = 3, 5, 2, 3
 TIME, ROWS = BURN_IN + LENGTH + N_STEP, SEQUENCES * LENGTH
 SETTINGS = dict(hidden_sizes=(6,), activation="tanh", memory_size=4)

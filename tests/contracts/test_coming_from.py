@@ -85,6 +85,7 @@ def test_a_counterpart_exists(place):
         pytest.fail(f"{PLACES[place]}: {error}")
 
 
+@pytest.mark.agents
 @pytest.mark.parametrize("place", [place for place in PLACES if place.startswith(LOG)])
 def test_a_column_is_logged(place, logged):
     assert place.removeprefix(LOG) in logged, PLACES[place]

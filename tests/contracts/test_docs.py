@@ -21,6 +21,7 @@ PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *README
 
 MARKERS = {
     "accelerator.md": [pytest.mark.slow],
+    "README.md": [pytest.mark.agents],
     "callbacks.md": [pytest.mark.slow],
     "cluster.md": [pytest.mark.slow],
     "deployment.md": [pytest.mark.slow],

@@ -28,6 +28,8 @@ from understudy.runner import Player, load
 from understudy.runs.policy_file import save_policy
 from understudy.types import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.agents
+
 KEY = jax.random.PRNGKey(0)
 every_kind = pytest.mark.parametrize("kind", list(EVERY))
 

@@ -13,6 +13,8 @@ from understudy.export.onnx import IR_VERSION, OPSET, export_onnx
 from understudy.runner import Node
 from understudy.types import ArraySpec, ConfigError, Part
 
+pytestmark = pytest.mark.agents
+
 
 def session(path):
     options = onnxruntime.SessionOptions()
