@@ -29,11 +29,11 @@ def listed() -> tuple[list[str], list[str]]:
 def called() -> dict[str, set[int]]:
     """The first lines of the functions that are called while SAC trains, by their file."""
     lines: dict[str, set[int]] = defaultdict(set)
+    codes = {}  # by identity: the hash of a code object reads all of it
 
     def note(frame, event, _):
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and file.is_relative_to(SOURCE):
-            lines[file.relative_to(SOURCE).as_posix()].add(frame.f_code.co_firstlineno)
+        if event == "call":
+            codes[id(frame.f_code)] = frame.f_code
 
     forget_programs()  # programs that other tests have traced would not be traced again
     config = us.SACConfig(
@@ -49,6 +49,10 @@ def called() -> dict[str, set[int]]:
         sys.setprofile(before)
     assert trainer.position.updates == 4
     agent.close()
+    for code in codes.values():
+        file = Path(code.co_filename)
+        if file.is_relative_to(SOURCE):
+            lines[file.relative_to(SOURCE).as_posix()].add(code.co_firstlineno)
     return lines
 
 
