@@ -21,6 +21,7 @@ from understudy.training.gradient_sharding import (
     split_batch,
     still_stored,
 )
+from understudy.training.learner import observe_rollout
 from understudy.training.seed_axis import over_seeds
 from understudy.training.update import sample_inputs
 from understudy.types import ConfigError
@@ -72,7 +73,9 @@ def shared(kind, count, index, members=1, order=None):
     sent, parts = jax.device_get(send(learner.state, now.batch, count))
     answers = [answer(sent, part, now.key, mask) for part in parts]
     answers = answers if order is None else [answers[place] for place in order]
-    return receive(answers, learner, experience, now, mask)
+    learner, priorities = receive(answers, learner, experience, now, mask)
+    observe = partial(observe_rollout, setup.algorithm, setup.buffer)  # for REPPO
+    return over_seeds(observe, members)(learner, experience), priorities
 
 
 @cache
