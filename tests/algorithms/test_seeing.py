@@ -271,10 +271,11 @@ def test_addons_of_an_agent_that_remembers():
     spec = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
     learned = jax.jit(lambda key: begin(spec, key))(jax.random.PRNGKey(1))
     # a teacher of large actions: who comes near to it does not keep its own small
-    loud = eqx.tree_at(lambda actor: actor.head.bias, learned.actor, jnp.array([2.0, -1.0]))
-    teacher = share_encoder(loud, learned.critic)
+    actor, critic = learned.params
+    loud = eqx.tree_at(lambda actor: actor.head.bias, actor, jnp.array([2.0, -1.0]))
+    teacher = share_encoder(loud, critic)
     with pytest.raises(us.UnderstudyError, match=r"give understudy\.networks\.share_encoder"):
-        us.kl_to_reference(learned.actor, 1.0)
+        us.kl_to_reference(actor, 1.0)
     sizes, distances = [], []
     for penalty, nearness in ((30.0, 0.0), (0.0, 30.0)):
         addons = (us.action_penalty(penalty), us.kl_to_reference(teacher, nearness))

@@ -16,6 +16,7 @@ from understudy.training.factory import make_trainer
 from understudy.training.trainer import TrainingSetup
 
 REPLAY = dict(hidden_sizes=(8,), batch_size=16, buffer_size=128, start_steps=8, min_buffer_size=10)
+CHUNKS = dict(chunk_steps=8)  # the usual number depends on how many devices there are
 MEMORY = dict(memory="gru", memory_size=4, sequence_length=3, burn_in=1)
 PRIORITIZED = dict(prioritized=True)
 BY_BATCH = dict(network="flashsac", learning_rate=3e-5)  # rounding errors stay small
@@ -52,10 +53,19 @@ def slow(case, /, **settings):
     "settings",
     [
         slow("replay on devices", name="sac", env="jax:Pendulum-v1", **REPLAY),
-        slow("prioritized replay", name="ddqn", env="CartPole-v1", **REPLAY, **PRIORITIZED),
-        slow("replay of the host", name="td3", env="Pendulum-v1", **REPLAY, replay_storage="host"),
+        slow(
+            "prioritized replay", name="ddqn", env="CartPole-v1", **REPLAY, **CHUNKS, **PRIORITIZED
+        ),
+        slow(
+            "replay of the host",
+            name="td3",
+            env="Pendulum-v1",
+            **REPLAY,
+            **CHUNKS,
+            replay_storage="host",
+        ),
         slow("batch statistics", name="sac", env="jax:Pendulum-v1", **REPLAY, **BY_BATCH),
-        slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **MEMORY),
+        slow("sequences", name="ddqn", env="CartPole-v1", **REPLAY, **CHUNKS, **MEMORY),
         slow("minibatches", name="a2c", env="CartPole-v1", num_envs=8, minibatches=2, **ROLLOUT),
         slow("rollouts", name="a2c", env="jax:CartPole-v1", num_envs=4, **ROLLOUT),
         slow("environments", name="ppo", env="jax:CartPole-v1", num_envs=16, **ROLLOUT, **HALVES),
@@ -68,7 +78,7 @@ def slow(case, /, **settings):
             **ROLLOUT,
         ),
         slow("native members", name="sac", env="jax:Pendulum-v1", num_seeds=8, **REPLAY),
-        slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY),
+        slow("members", name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY, **CHUNKS),
     ],
 )
 def test_spread_and_alone_learn_the_same(settings):
@@ -120,7 +130,7 @@ def test_each_device_holds_one_member_and_none_waits_for_another():
 
 @pytest.mark.slow
 def test_hyper_parameters_and_weights_are_set_while_spread():
-    settings = dict(name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY)
+    settings = dict(name="td3", env="Pendulum-v1", num_seeds=8, **REPLAY, **CHUNKS)
     alone, spread = trainer_of(**settings), trainer_of(**settings, devices=8)
     for trainer in (alone, spread):
         trainer.set({"gamma": 0.5})

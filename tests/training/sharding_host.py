@@ -5,12 +5,12 @@ import sys
 import jax
 import numpy as np
 
-from tests.training.sharding_cases import REPLAY, learned, trainer_of
+from tests.training.sharding_cases import CHUNKS, REPLAY, learned, trainer_of
 from understudy.training.devices import join_hosts
 
 RUNS = [
     dict(name="sac", env="jax:Pendulum-v1", **REPLAY),
-    dict(name="ddqn", env="CartPole-v1", **REPLAY),
+    dict(name="ddqn", env="CartPole-v1", **REPLAY, **CHUNKS),
 ]
 STEPS = 20
 
