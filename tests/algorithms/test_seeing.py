@@ -271,7 +271,7 @@ def test_addons_of_an_agent_that_remembers():
     spec = Spec(ArraySpec((3,)), Continuous((-2.0,), (2.0,), (1,)))
     learned = jax.jit(lambda key: begin(spec, key))(jax.random.PRNGKey(1))
     # a teacher of large actions: who comes near to it does not keep its own small
-    actor, critic = learned.params
+    actor, critic, _ = learned.params
     loud = eqx.tree_at(lambda actor: actor.head.bias, actor, jnp.array([2.0, -1.0]))
     teacher = share_encoder(loud, critic)
     with pytest.raises(us.UnderstudyError, match=r"give understudy\.networks\.share_encoder"):
