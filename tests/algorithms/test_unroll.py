@@ -109,7 +109,8 @@ def compute_apart(algorithm, state, batch):
 
 def agree(got, want):
     for one, other in zip(*map(jax.tree.leaves, (got, want)), strict=True):
-        scale = max(float(np.abs(other).max()), 1e-3)
+        # The floor is for gradients that are zero but for rounding: offsets before BatchNorm.
+        scale = max(float(np.abs(other).max()), 1e-2)
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * scale)
 
 

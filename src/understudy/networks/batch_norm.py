@@ -72,31 +72,68 @@ class BatchNorm(eqx.Module):
     def train(self, x: Rows, counted: Counted) -> tuple[Rows, BatchStatistics]:
         """Return the rows, normalized by the statistics of those that are counted (their variance
         is divided by their number), and the change of the running statistics."""
-        mean, variance = _mean_and_variance(x, counted)
-        standardized = (x - mean) * jax.lax.rsqrt(variance + self.epsilon)
-        running, updates = self.statistics, None
+        mean, variance = jax.lax.stop_gradient(_mean_and_variance(x, counted))
+        running, scale, offset, updates = self.statistics, self.scale, self.offset, None
         if self.warm_up is not None:
             updates = jnp.ones(())
             r, d = _corrections(mean, variance, running, self.epsilon)
             warmed_up = running.updates >= self.warm_up
-            standardized = jnp.where(warmed_up, standardized * r + d, standardized)
+            offset = offset + scale * jnp.where(warmed_up, d, 0.0)
+            scale = scale * jnp.where(warmed_up, r, 1.0)
         change = BatchStatistics(
             (1.0 - MOMENTUM) * (mean - running.mean),
             (1.0 - MOMENTUM) * (variance - running.variance),
             updates,
         )
-        return standardized * self.scale + self.offset, jax.lax.stop_gradient(change)
+        inverse_deviation = jax.lax.rsqrt(variance + self.epsilon)
+        y = _standardize(x, counted, mean, inverse_deviation, scale, offset)
+        return y, jax.lax.stop_gradient(change)
 
 
 def _mean_and_variance(x: Rows, counted: Counted) -> tuple[Vector, Vector]:
+    """Return mean and variance in one pass over the rows. They are taken relative to one of the
+    rows: otherwise the difference of the squares would lose the digits of a small variance."""
+    # `where` and not a product: a row that is no step may contain anything.
     mask, count = counted[:, None], jnp.maximum(jnp.sum(counted), 1)
+    origin = jnp.where(jnp.any(counted), x[jnp.argmax(counted)], 0.0)
+    shifted = jnp.where(mask, x - origin, 0.0)
+    mean, square = (jnp.sum(power, axis=0) / count for power in (shifted, shifted**2))
+    return origin + mean, jnp.maximum(square - mean**2, 0.0)
 
-    def mean_of(values: Rows) -> Vector:
-        # `where` and not a product: a row that is no step may contain anything.
-        return jnp.sum(jnp.where(mask, values, 0.0), axis=0) / count
 
-    mean = mean_of(x)
-    return mean, mean_of((x - mean) ** 2)
+@jax.custom_vjp
+def _standardize(
+    x: Rows,
+    counted: Counted,
+    mean: Vector,
+    inverse_deviation: Vector,
+    scale: Vector,
+    offset: Vector,
+) -> Rows:
+    """Return (x − mean)/σ·scale + offset. Mean and 1/σ are those of the counted rows: the gradient
+    of x contains theirs, in one pass over the rows (automatic differentiation takes several)."""
+    return (x - mean) * inverse_deviation * scale + offset
+
+
+def _standardize_forward(
+    x: Rows, counted: Counted, mean: Vector, inverse_deviation: Vector, scale: Vector,
+    offset: Vector,
+) -> tuple[Rows, Any]:  # fmt: skip
+    y = _standardize(x, counted, mean, inverse_deviation, scale, offset)
+    return y, (x, counted, mean, inverse_deviation, scale)
+
+
+def _standardize_backward(kept: Any, of_y: Rows) -> tuple[Any, ...]:
+    """With z = (x − mean)/σ: ∂z/∂x of a counted row contains −(1 + z·zⱼ)/n of every row j."""
+    x, counted, mean, inverse_deviation, scale = kept
+    z = (x - mean) * inverse_deviation
+    of_offset, of_scale = jnp.sum(of_y, axis=0), jnp.sum(of_y * z, axis=0)
+    share = counted[:, None] / jnp.maximum(jnp.sum(counted), 1)
+    of_x = scale * inverse_deviation * (of_y - share * (of_offset + z * of_scale))
+    return of_x, None, None, None, of_scale, of_offset
+
+
+_standardize.defvjp(_standardize_forward, _standardize_backward)
 
 
 def _corrections(
