@@ -7,6 +7,7 @@ import importlib
 import re
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,8 @@ def test_there_are_snippets():
 @pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES])
 def test_examples_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # A short path inside the run's own directory: sockets of worker processes lie there.
+    monkeypatch.setenv("TMPDIR", tempfile.mkdtemp())
     monkeypatch.setattr("tempfile.tempdir", None)
     runpy.run_path(str(path))["main"](steps=MOST_STEPS)
 
