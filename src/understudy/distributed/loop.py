@@ -228,8 +228,7 @@ class ClusterTrainer(Trainer):
         if isinstance(self._needs, RolloutNeeds):
             count = self._needs.updates
         else:
-            spent = range(start, self.position.iterations)
-            count = sum(self.update_schedule.updates_after(iteration) for iteration in spent)
+            count = self.update_schedule.updates_between(start, self.position.iterations)
             rows, first_lane = self._padded(deliveries[0], rows)
         names, values = (), None
         if self.hyper_schedules is not None:

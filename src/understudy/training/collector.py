@@ -207,7 +207,8 @@ class Collector:
         for place, (actor, part) in enumerate(zip(self.actors, self.parts, strict=True)):
             step = self.envs.receive(place)
             steps.append(step)
-            self._write_observation(self.seen[part], step.observation, step.last | ~step.valid)
+            first = step.last if 0 not in step.valid.tobytes() else step.last | ~step.valid
+            self._write_observation(self.seen[part], step.observation, first)
             if act_next:
                 actor.act(self.seen[part], random)
         self._unrecorded = Happened(before, acted, actions, steps, self.envs.take_infos())

@@ -109,9 +109,7 @@ class DeviceTrainer(Trainer):
             moved = self.scheduled_values(start)
             self.learner, self.experience, self.world = program(carried, plan, moved)
             self.position.iterations += count
-            self.position.updates += sum(
-                self.update_schedule.updates_after(i) for i in range(start, start + count)
-            )
+            self.position.updates += self.update_schedule.updates_between(start, start + count)
 
     def plan_iterations(self, start: int, count: int) -> When:
         """What each iteration of a program does; those beyond `count` do nothing."""

@@ -104,7 +104,7 @@ class HostTrainer(Trainer):
     def learn(self, rows: np.ndarray) -> None:
         """Start to add the latest steps, rows [K, time, N], and to do the updates they owe."""
         count, stop = rows.shape[1], self.position.iterations
-        owed = [self.update_schedule.updates_after(i) for i in range(stop - count, stop)]
+        owed = self.update_schedule.updates_between(stop - count, stop)
         names, values, steps = (), None, ()
         if self.hyper_schedules is not None:
             names, envs = self.hyper_schedules.names, self.setup.num_envs
@@ -113,9 +113,10 @@ class HostTrainer(Trainer):
             else:  # each update has the values of the step that it follows
                 ends = range(stop - count + 1, stop + 1)
                 values = self.hyper_schedules.over(end * envs for end in ends)
-                steps = tuple(step for step, times in enumerate(owed) for _ in range(times))
-        self.transport.learn(rows, Call(sum(owed), names, steps), values)
-        self.position.updates += sum(owed)
+                after = (self.update_schedule.updates_after(end - 1) for end in ends)
+                steps = tuple(step for step, times in enumerate(after) for _ in range(times))
+        self.transport.learn(rows, Call(owed, names, steps), values)
+        self.position.updates += owed
 
     def restore(self, snapshot: Snapshot) -> None:
         self._acting_policy = None

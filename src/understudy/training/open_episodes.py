@@ -161,7 +161,8 @@ class EpisodeTally:
     def __init__(self, num_seeds: int, num_envs: int):
         self._num_envs = num_envs
         self._returns = np.zeros(num_seeds * num_envs)
-        self._lengths = np.zeros(num_seeds * num_envs, np.int64)
+        self._begun = np.zeros(num_seeds * num_envs, np.int64)  # the count at which one began
+        self._count = 0
         self._ended: list[EndedEpisode] = []
         self._known = 0  # how many of these `new` has returned
         self.iterations = 0  # steps of each environment so far
@@ -169,13 +170,15 @@ class EpisodeTally:
     def add(self, step: HostStep, infos: Mapping[int, EpisodeInfo]) -> None:
         """Add one step of every row, and what the episodes have reported that it ended."""
         self._returns += step.reward
-        self._lengths += step.valid
+        self._count += 1
         self.iterations += 1
+        if 0 in step.valid.tobytes():
+            self._begun += ~step.valid
         if 1 in step.last.tobytes():  # a fifth of the time of `.any()`
             steps, now = self.iterations * self._num_envs, time.perf_counter()
             for row in np.flatnonzero(step.last & step.valid).tolist():
                 seed_index, env = divmod(row, self._num_envs)
-                counts = (float(self._returns[row]), int(self._lengths[row]))
+                counts = (float(self._returns[row]), int(self._count - self._begun[row]))
                 self._ended.append(
                     EndedEpisode(seed_index, *counts, env, steps, now, infos.get(row))
                 )
@@ -184,7 +187,7 @@ class EpisodeTally:
     def reset(self, rows: np.ndarray) -> None:
         """Begin new episodes in these rows."""
         self._returns[rows] = 0.0
-        self._lengths[rows] = 0
+        self._begun[rows] = self._count
 
     def take(self) -> list[EndedEpisode]:
         """The episodes that ended since the last call, in order."""
@@ -199,12 +202,12 @@ class EpisodeTally:
     def state_dict(self) -> StateDict:
         return {
             "returns": self._returns.copy(),
-            "lengths": self._lengths.copy(),
+            "lengths": self._count - self._begun,
             "ended": pack_episodes(self._ended),
         }
 
     def load_state_dict(self, arrays: StateDict) -> None:
         self._returns[:] = arrays["returns"]
-        self._lengths[:] = arrays["lengths"]
+        self._begun[:] = self._count - arrays["lengths"]
         self._ended = unpack_episodes(arrays["ended"], len(self._returns) // self._num_envs)
         self._known = len(self._ended)

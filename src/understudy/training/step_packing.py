@@ -46,7 +46,7 @@ def extras_of(algorithm: Algorithm) -> tuple[str, ...]:
 
 def as_bytes(rows: np.ndarray) -> np.ndarray:
     """View rows [...] as `uint8 [..., bytes]`."""
-    return rows.view(np.uint8).reshape(*rows.shape, rows.dtype.itemsize)
+    return rows[..., None].view(np.uint8)
 
 
 def pack_rows(dtype: np.dtype, fields: dict[str, np.ndarray]) -> np.ndarray:

@@ -128,7 +128,7 @@ class Transport:
 
     def _run(self, data: Any, given: Rows | None, call: Call, values: Any) -> tuple[Any, Tree]:
         if call.count == 1 and self._period <= MOST_PHASES:
-            call = call._replace(phase=self._done % self._period)
+            call = Call(1, call.moving, call.steps, phase=self._done % self._period)
         self.packed, left, self.next_index, sent = self.program(
             self.packed, data, given, self.next_index, values, call
         )

@@ -89,7 +89,11 @@ class UpdateSchedule:
 
     def updates_after(self, iteration: int) -> int:
         """How many updates follow iteration number `iteration`, once its steps are stored."""
-        return self._done_after(iteration) - self._done_after(iteration - 1)
+        return self.updates_between(iteration, iteration + 1)
+
+    def updates_between(self, start: int, stop: int) -> int:
+        """How many updates follow iterations start…stop-1."""
+        return self._done_after(stop - 1) - self._done_after(start - 1)
 
     def learning(self, iteration: int) -> bool:
         return iteration >= self.first_learning_iteration
