@@ -205,8 +205,7 @@ class Collector:
         self._record_unrecorded()
         before, self.seen = self.seen, np.empty(self.axes, self.acting_dtype)
         for place, (actor, part) in enumerate(zip(self.actors, self.parts, strict=True)):
-            step = self.envs.receive(place)
-            steps.append(step)
+            steps.append(step := self.envs.receive(place))
             first = step.last if 0 not in step.valid.tobytes() else step.last | ~step.valid
             self._write_observation(self.seen[part], step.observation, first)
             if act_next:
