@@ -110,14 +110,17 @@ def test_training_against_numpy(warm_up, updates):
 
 
 @BOTH
-def test_rows_that_are_no_steps_do_not_count(warm_up):
+@pytest.mark.parametrize("counted", [COUNTED, ~COUNTED, np.zeros(7, bool)])
+@pytest.mark.parametrize("anything", [1e6, np.nan])
+def test_rows_that_are_no_steps_do_not_count(warm_up, counted, anything):
     mlp = make(warm_up)
     other = ROWS.copy()
-    other[~COUNTED] = 1e6
-    one, two = train(mlp, ROWS, COUNTED), train(mlp, other, COUNTED)
-    np.testing.assert_array_equal(one[0][COUNTED], two[0][COUNTED])
+    other[~counted] = anything
+    one, two = train(mlp, ROWS, counted), train(mlp, other, counted)
+    np.testing.assert_array_equal(one[0][counted], two[0][counted])
     for x, y in zip(jax.tree.leaves(one[1]), jax.tree.leaves(two[1]), strict=True):
         np.testing.assert_array_equal(x, y)
+        assert np.isfinite(x).all()
 
 
 @BOTH
