@@ -72,6 +72,24 @@ def step_in_parts(envs, action, parts):
     return [envs.receive(part) for part in range(len(parts))]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="workers have no sockets there")
+def test_a_temporary_directory_with_a_long_path(tmp_path):
+    directory = tmp_path / ("a" * 100)
+    directory.mkdir()
+    code = textwrap.dedent("""\
+        import gymnasium
+        from understudy.envs import EpisodeSeeds, ProcessEnvs
+        ProcessEnvs([lambda: gymnasium.make("Pendulum-v1")], EpisodeSeeds(0, 1), num_workers=1)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(directory)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"temporary directory, {directory}, is too long" in done.stderr
+    assert "set TMPDIR to a shorter one" in done.stderr.splitlines()[-1]
+
+
 def test_two_parts_are_the_whole():
     seeds = EpisodeSeeds(1, 6)
     factories = [partial(gymnasium.make, "Pendulum-v1", max_episode_steps=7)] * 6

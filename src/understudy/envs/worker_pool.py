@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import select
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -198,8 +199,16 @@ class WorkerPool:
             args=(theirs, self._payloads[index], worker.FILES),
             name=f"understudy-envs-{start}-{stop - 1}",
         )
-        with _without_main_script():
-            process.start()
+        try:
+            with _without_main_script():
+                process.start()
+        except OSError as error:
+            if "AF_UNIX" not in str(error):
+                raise
+            raise EnvironmentError(
+                f"the path of the temporary directory, {tempfile.gettempdir()}, is too long for "
+                "the sockets of worker processes: set TMPDIR to a shorter one, such as /tmp"
+            ) from error
         theirs.close()  # only the worker has it now: its end is noticed as a closed pipe
         return process, ours
 
