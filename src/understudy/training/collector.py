@@ -93,7 +93,7 @@ class Actor:
         the core."""
         acted, self.acted = self.acted, None
         assert acted is not None, "act comes before step"
-        for _ in range(MOST_POLLS if poll else 100):
+        for _ in range(MOST_POLLS if poll else FEW_POLLS):
             if acted.action.is_ready():
                 break
         return acted
