@@ -5,8 +5,9 @@
 
 Settings are the environment's preset, except for those that --set changes. Rows of kind "training"
 are evaluations during training; rows of kind "final" evaluate the last policy over more episodes.
-Wall seconds run from the first step and include compilation and the evaluations before. Works from
-a checkout too: PYTHONPATH=src.
+Wall seconds run from the first step and include the evaluations before, and compilation unless
+--compile-first is given: then an agent that is discarded compiles everything. Works from a checkout
+too: PYTHONPATH=src.
 """
 
 import argparse
@@ -92,8 +93,22 @@ def differences(config: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in own.items()) or "none"
 
 
+def compile_first(options: argparse.Namespace) -> None:
+    """Train and evaluate an agent shortly: the next one finds its programs compiled."""
+    agent = make_agent(options)
+    steps = 3 * getattr(agent.config, "horizon", 1) * agent.num_envs
+    run = us.RunConfig(evaluate_every=steps // 3, evaluation_episodes=options.episodes)
+    try:
+        agent.train(steps, run=run, progress=False)
+        agent.evaluate(options.final_episodes)
+    finally:
+        agent.close()
+
+
 def train(options: argparse.Namespace, path: Path) -> str:
     """Train, evaluate and write; gives the summary to print."""
+    if options.compile_first:
+        compile_first(options)
     agent = make_agent(options)
     run = us.RunConfig(
         log_every=min(1_000, options.evaluate_every),
@@ -122,6 +137,7 @@ def summarize(
     device = jax.devices(options.device)[0]
     precision = jax.config.jax_default_matmul_precision or "default"
     rate = agent.steps / seconds
+    compilation = "" if options.compile_first else " and compilation"
     rows = {
         "run": f"{agent.name} on {options.env}, {agent.steps:,} steps, preset: {agent.preset}",
         "not defaults": differences(agent.config),
@@ -129,7 +145,7 @@ def summarize(
         "mean over seeds": f"{sum(means) / len(means):.1f}",
         "per seed": ", ".join(f"{mean:.1f}" for mean in means),
         "evaluation": f"{options.final_episodes} episodes a seed, last policy, deterministic",
-        "wall time": f"{seconds:.1f} s with evaluations ({rate:,.0f} steps/s a seed)",
+        "wall time": f"{seconds:.1f} s with evaluations{compilation} ({rate:,.0f} steps/s a seed)",
         "device": f"{device.device_kind}, jax {jax.__version__}, matmul precision {precision}",
     }
     return "\n".join(f"| {name:15} | {value} |" for name, value in rows.items())
@@ -151,6 +167,7 @@ def parse() -> argparse.Namespace:
     add("--episodes", type=int, default=10, help="episodes per evaluation on the way")
     add("--final-episodes", type=int, default=20, help="episodes of the last evaluation")
     add("--device", choices=("cpu", "gpu"))
+    add("--compile-first", action="store_true", help="leave compilation out of the wall seconds")
     add("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     options = parser.parse_args()
     options.evaluate_every = options.evaluate_every or max(1, options.steps // 20)
