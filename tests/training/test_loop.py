@@ -119,7 +119,7 @@ def test_replay_is_updated_in_place(make_trainer, chunk_steps):
         Rows(as_bytes(np.zeros((1, chunk_steps, 1), rows))),
         transport.next_index,
         None,
-        Call(chunk_steps, phase=0 if chunk_steps == 1 else None),
+        Call(chunk_steps, phase=0),
     )
     lines = lowered.compile().as_text().splitlines()
     assert any("54321" in line for line in lines)

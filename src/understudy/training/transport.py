@@ -127,8 +127,9 @@ class Transport:
                 self._receive(sent)
 
     def _run(self, data: Any, given: Rows | None, call: Call, values: Any) -> tuple[Any, Tree]:
-        if call.count == 1 and self._period <= MOST_PHASES:
-            call = Call(1, call.moving, call.steps, phase=self._done % self._period)
+        repeats = call.count > 0 and call.count % self._period == 0
+        if (call.count == 1 or repeats) and self._period <= MOST_PHASES:
+            call = call._replace(phase=self._done % self._period)
         self.packed, left, self.next_index, sent = self.program(
             self.packed, data, given, self.next_index, values, call
         )
