@@ -5,8 +5,9 @@
 
 An update is the library's own, guarded, from a replay buffer of random transitions (17 observations
 and 6 actions as HalfCheetah-v5, or 8 observations and 4 choices as LunarLander-v3). A slice holds
-whole periods of the actor's delay, so its share is counted. The programs take turns. Ratios
-are those of the same round: median, smallest and largest. The cost of a step is that of an update
+whole periods of the actor's delay, so its share is counted; the program knows their place in it
+where the host loop's program does. The programs take turns. Ratios are those of the same round:
+median, smallest and largest. The cost of a step is that of an update
 times the updates per step; `fasttd3` does its updates per step of all environments.
 
 Raw slices go to results/recipe_cost_{device}.csv, the table to the .md file beside it.
@@ -14,9 +15,12 @@ Raw slices go to results/recipe_cost_{device}.csv, the table to the .md file bes
 
 import argparse
 import csv
+import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +36,14 @@ from understudy.buffers import Buffer
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import make_buffer
+from understudy.training.transport import MOST_PHASES
 from understudy.training.update import LearnerState
 from understudy.types import ArraySpec, Chunk, Discrete, Spec, Step
 
 DISCRETE = Spec(ArraySpec((8,)), Discrete(4))
 SPECS = {"sac": CONTINUOUS, "td3": CONTINUOUS, "ddqn": DISCRETE}
 STEPS = 4_000  # in replay, or a batch if that is larger
+CHUNK_STEPS = 16  # the host loop's default on an accelerator
 COLUMNS = ("method", "batch_size", "round", "updates", "seconds")
 
 
@@ -81,15 +87,17 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
         None, recipe=recipe, buffer_size=steps + 1_000, min_buffer_size=steps
     )
     algorithm = kind(config)
-    delay = getattr(config, "policy_delay", 1)
+    delay = algorithm.delays.period
     count = -(-least // delay) * delay
+    chunk = 1 if jax.default_backend() == "cpu" else CHUNK_STEPS
+    known = delay <= MOST_PHASES and (chunk == 1 or chunk * config.updates_per_step % delay == 0)
     buffer: Buffer = make_buffer(algorithm, spec, 1)
     data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)
     )
 
     def many(learner: LearnerState, data: Any, index: Any) -> tuple[LearnerState, Any]:
-        return updates(algorithm, buffer, learner, data, index, count)
+        return updates(algorithm, buffer, learner, data, 0 if known else index, count)
 
     program = jax.jit(over_seeds(many, seeds, shared=(2,)), donate_argnums=0)
     learner = initial_learners(algorithm, spec, seeds)
@@ -145,13 +153,15 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    contestants = []
+    entries = []
     for name in SPECS:
         known = find(name).config_class.recipes
         recipes = [recipe for recipe in known if recipe in options.only or not options.only]
-        for recipe in [None, *recipes] if recipes else []:
-            print(f"compiling {name} {recipe or ''}", flush=True)
-            contestants.append(enter(name, recipe, options.updates, options.seeds))
+        entries += [(name, recipe) for recipe in [None, *recipes]] if recipes else []
+    print(f"compiling {len(entries)} programs", flush=True)
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        run = partial(enter, least=options.updates, seeds=options.seeds)
+        contestants = list(pool.map(lambda entry: run(*entry), entries))
     rows = []
     for place in range(options.rounds):
         for each in contestants:
