@@ -232,3 +232,12 @@ def test_default_intervals(steps, num_envs, episode_steps, log_every, evaluate_e
         assert evaluations * episode_steps <= steps / num_envs / 10
     given = RunConfig(log_every=7, evaluate_every=0)
     assert given.completed(steps, num_envs, episode_steps) == given
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "iterations", "log_every"),
+    [(1, 100, 1_000), (256, 128, 128 * 256), (8, 1_024, 1_024 * 8), (1, 128, 1_024)],
+)
+def test_rows_of_the_log_end_with_whole_programs(num_envs, iterations, log_every):
+    completed = RunConfig().completed(1_000_000, num_envs, 1_000, iterations)
+    assert completed.log_every == log_every

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from understudy.runs.config import RunConfig
 from understudy.training import device_loop as device
 
 pytestmark = pytest.mark.agents
@@ -61,6 +62,19 @@ def test_the_steady_program_computes_what_the_general_one_does(run, make_trainer
     assert position == masked.position
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(masked.learner.state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_steady_programs_do_the_steps_between_default_rows_of_the_log(make_trainer, short_programs):
+    """Also where a block of the update schedule does not divide the usual interval."""
+    trainer = make_trainer("sac", "jax:Pendulum-v1", **LONG, update_every=48)
+    unit = trainer.least_iterations
+    assert unit == 24
+    between = RunConfig().completed(10_000, 2, 200, unit).log_every // 2
+    assert between % unit == 0
+    trainer.advance(between)
+    trainer.general_program = None  # any use of it would fail
+    trainer.advance(between)
+    assert trainer.position.iterations == 2 * between
 
 
 class _NeverSteady:

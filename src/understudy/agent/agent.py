@@ -135,16 +135,16 @@ class Agent:
         with self._on_device():
             trainer, start = self.trainer, self.trainer.steps
             total, longest = start + steps, longest_episode(self._source)
-            config = (run or RunConfig()).completed(total, self.num_envs, longest)
+            limits = total, self.num_envs, longest, trainer.least_iterations
+            run = (run or RunConfig()).completed(*limits)
             trainer.begin_training(total)
-            trainer.interrupted, trainer.goal = False, -(-total // self.num_envs)
             self._origin = Origin(None if run_dir is None else Path(run_dir))
             self._schedules.follow(trainer, schedules, total)
-            play = partial(self.play_selection, config.evaluation_episodes)
+            play = partial(self.play_selection, run.evaluation_episodes)
             trainable = TrainableAgent(trainer, play, self.capture, partial(self._describe, BEST))
             env = self.env_title
             about = (self._metadata() | {"env_title": env}, f"{self.name} on {env}")
-            training = Run(trainable, config, total, *about, self._callbacks, self)
+            training = Run(trainable, run, total, *about, self._callbacks, self)
             history = training.execute(run_dir, logger, progress)
             return trainable.summary(start, training.seconds, history)
 

@@ -24,7 +24,8 @@ class RunConfig(Config):
     """Settings of logging, evaluation and checkpoints. Steps are environment steps per seed."""
 
     log_every: int | None = setting(None, at_least=1)
-    """Steps between rows of the log (default: 1,000, or 100 steps of all environments)."""
+    """Steps between rows of the log (default: 1,000, or 100 steps of all environments; more if the
+    rollouts of environments that run on the accelerator are longer)."""
     evaluate_every: int | None = setting(None, at_least=0)
     """Steps between evaluations; 0 evaluates only at the end (default: a twentieth of the run, or
     more, so that evaluation takes at most a tenth of the run's steps in time)."""
@@ -37,16 +38,21 @@ class RunConfig(Config):
     log_episodes: bool = setting(True)
     """Write a line for each episode of training to `episodes.csv` in the run directory."""
 
-    def completed(self, steps: int, num_envs: int, episode_steps: int) -> "RunConfig":
+    def completed(
+        self, steps: int, num_envs: int, episode_steps: int, least_iterations: int = 1
+    ) -> "RunConfig":
         """Fill in the intervals of a run of `steps` in all on `num_envs` environments per seed,
-        whose episodes take at most `episode_steps`.
+        whose episodes take at most `episode_steps`. Rows of the log are whole multiples of
+        `least_iterations` vector steps apart.
 
         Environments are stepped together, in training and in evaluation. An evaluation takes
         as many such vector steps as the longest episode has steps. Evaluations are so few that they
         take at most a tenth of training's vector steps, the one at the end aside."""
         log_every, evaluate_every = self.log_every, self.evaluate_every
         if log_every is None:
-            log_every = max(LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS * num_envs)
+            least = max(LEAST_BETWEEN_LOGS, VECTOR_STEPS_BETWEEN_LOGS * num_envs)
+            unit = least_iterations * num_envs
+            log_every = least if least_iterations == 1 else -(-least // unit) * unit
         if evaluate_every is None:
             affordable = steps // num_envs // (10 * episode_steps)
             evaluate_every = -(-steps // min(max(affordable, 1), MOST_EVALUATIONS))

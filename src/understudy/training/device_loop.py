@@ -90,6 +90,7 @@ class DeviceTrainer(Trainer):
             blocks = math.ceil(ITERATIONS_PER_PROGRAM / schedule.block_iterations)
             block = Block(schedule.block_updates, schedule.block_iterations, blocks)
             self.chunk_iterations = blocks * block.iterations
+        self.least_iterations = self.chunk_iterations
         programs = _programs(setup.unseeded, env, block, self.sharding)
         begin, self.general_program, self.steady_program = programs
         streams = [seed_keys(setup.seed, setup.num_seeds, name) for name in (ACTING, ENVIRONMENT)]

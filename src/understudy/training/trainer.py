@@ -63,8 +63,9 @@ class Trainer(abc.ABC):
     hyper_schedules: HyperSchedules | None = None  # None where nothing is scheduled
     host_envs: HostEnvs | None = None
     interrupted: bool = False  # set from outside: `advance` returns at the next opportunity
-    goal: int | None = None  # set from outside: the iterations at which training will end
+    goal: int | None = None  # the iterations at which training will end
     chunk_iterations: int = 1  # `advance` loses no time if it returns at a multiple of these
+    least_iterations: int = 1  # `advance` loses much time if it does fewer
 
     @abc.abstractmethod
     def advance(self, iterations: int) -> None:
@@ -142,6 +143,7 @@ class Trainer(abc.ABC):
     def begin_training(self, total: int) -> None:
         """Choose defaults that depend on the length of the first training, and warn if a training
         up to step `total` would hardly learn."""
+        self.interrupted, self.goal = False, -(-total // self.setup.num_envs)
         if not self.position.first_training and not self.position.iterations:
             self.position.first_training = total
             self.update_schedule = self._make_update_schedule()
