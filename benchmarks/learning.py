@@ -96,8 +96,9 @@ def differences(config: Any) -> str:
 def compile_first(options: argparse.Namespace) -> None:
     """Train and evaluate an agent shortly: the next one finds its programs compiled."""
     agent = make_agent(options)
-    steps = 3 * getattr(agent.config, "horizon", 1) * agent.num_envs
-    run = us.RunConfig(evaluate_every=steps // 3, evaluation_episodes=options.episodes)
+    # More than a program of the device loop, and no multiple of it: it has one for what is left.
+    steps = max(300, 3 * getattr(agent.config, "horizon", 1) + 1) * agent.num_envs
+    run = us.RunConfig(evaluation_episodes=options.episodes)
     try:
         agent.train(steps, run=run, progress=False)
         agent.evaluate(options.final_episodes)
@@ -110,11 +111,7 @@ def train(options: argparse.Namespace, path: Path) -> str:
     if options.compile_first:
         compile_first(options)
     agent = make_agent(options)
-    run = us.RunConfig(
-        log_every=min(1_000, options.evaluate_every),
-        evaluate_every=options.evaluate_every,
-        evaluation_episodes=options.episodes,
-    )
+    run = us.RunConfig(evaluate_every=options.evaluate_every, evaluation_episodes=options.episodes)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
         evaluations = Evaluations(options, file)

@@ -15,12 +15,9 @@ Raw slices go to results/recipe_cost_{device}.csv, the table to the .md file bes
 
 import argparse
 import csv
-import os
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,15 +150,14 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    entries = []
+    contestants = []
     for name in SPECS:
         known = find(name).config_class.recipes
         recipes = [recipe for recipe in known if recipe in options.only or not options.only]
-        entries += [(name, recipe) for recipe in [None, *recipes]] if recipes else []
-    print(f"compiling {len(entries)} programs", flush=True)
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        run = partial(enter, least=options.updates, seeds=options.seeds)
-        contestants = list(pool.map(lambda entry: run(*entry), entries))
+        # One after the other: XLA times the products of matrices while it compiles for a GPU.
+        for recipe in [None, *recipes] if recipes else []:
+            print(f"compiling {name} {recipe or ''}", flush=True)
+            contestants.append(enter(name, recipe, options.updates, options.seeds))
     rows = []
     for place in range(options.rounds):
         for each in contestants:
