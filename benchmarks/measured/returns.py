@@ -100,12 +100,33 @@ def steps_and_range(run: str) -> str:
     return f"{steps(run)}: {mean_and_range(run)}"
 
 
+def at_steps(run: str, wanted: str, digits: str | None = None) -> str:
+    """Write the evaluations during training at the steps next to `wanted`: mean, and the smallest
+    and the largest seed if there are several."""
+    found = _near(run, int(wanted))
+    mean = number(statistics.fmean(found), digits)
+    if len(found) == 1:
+        return mean
+    return f"{mean} ({number(min(found), digits)} … {number(max(found), digits)})"
+
+
+def seconds(run: str) -> str:
+    """Write the seconds up to the last policy's evaluation."""
+    (value,) = {float(row["wall_seconds"]) for row in final_rows(run)}
+    return number(value, 0)
+
+
 def near_steps(run: str, wanted: str, digits: str | None = None) -> str:
     """Write the range of the seeds' evaluations during training at the steps next to `wanted`."""
-    training = [row for row in rows(run) if row["kind"] == "training"]
-    nearest = min({int(row["steps"]) for row in training}, key=lambda at: abs(at - int(wanted)))
-    found = [float(row["mean_return"]) for row in training if int(row["steps"]) == nearest]
+    found = _near(run, int(wanted))
     return f"{number(min(found), digits)} and {number(max(found), digits)}"
+
+
+def _near(run: str, wanted: int) -> list[float]:
+    """Return the evaluations during training at the steps next to `wanted`."""
+    training = [row for row in rows(run) if row["kind"] == "training"]
+    nearest = min({int(row["steps"]) for row in training}, key=lambda at: abs(at - wanted))
+    return [float(row["mean_return"]) for row in training if int(row["steps"]) == nearest]
 
 
 def pong(steps_taken: str) -> str:
