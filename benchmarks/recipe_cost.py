@@ -33,7 +33,7 @@ from understudy.buffers import Buffer
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import make_buffer
-from understudy.training.transport import MOST_PHASES
+from understudy.training.transport import places
 from understudy.training.update import LearnerState
 from understudy.types import ArraySpec, Chunk, Discrete, Spec, Step
 
@@ -87,7 +87,8 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     delay = algorithm.delays.period
     count = -(-least // delay) * delay
     chunk = 1 if jax.default_backend() == "cpu" else CHUNK_STEPS
-    known = delay <= MOST_PHASES and (chunk == 1 or chunk * config.updates_per_step % delay == 0)
+    whole = chunk == 1 or chunk * config.updates_per_step % delay == 0
+    known = whole and places(algorithm.delays)
     buffer: Buffer = make_buffer(algorithm, spec, 1)
     data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)

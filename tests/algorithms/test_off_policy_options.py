@@ -33,6 +33,7 @@ from understudy.algorithms.optim import Delays
 from understudy.algorithms.sac import losses as sac
 from understudy.ops.schedules import evaluate
 from understudy.ops.targets import average
+from understudy.training.transport import places
 from understudy.types import ArraySpec, ConfigError, Discrete, Spec
 
 CHOICES = Spec(ArraySpec((3,)), Discrete(3))
@@ -250,6 +251,22 @@ def test_resets_follow_the_numbers_of_updates():
         assert {index for index in range(9) if traced(index)} == want
     assert every.period == 6 and at.period > 10**9 and Delays(2, 3).period == 6
     assert Delays(2).mask(1).reset is False  # then a program has no conditional for it
+
+
+def test_runs_are_updates_with_equal_masks():
+    assert Delays().runs(5) == [(5, 1)]
+    assert Delays(2).runs(1) == [(1, 1), (2, 1)]
+    assert Delays(20).runs(0) == [(0, 1), (1, 19)]
+    assert Delays(20).runs(18) == [(18, 2), (20, 1), (21, 17)]
+    assert Delays(2, 3).runs(0) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
+
+
+def test_programs_stand_for_the_updates_of_a_run():
+    assert places(Delays()) == (0,)
+    assert places(Delays(3)) == (0, 1, 1)
+    assert places(Delays(20)) == (0, *[1] * 19)
+    assert places(Delays(2, 3)) == ()  # six runs
+    assert places(Delays(1, 500)) == places(Delays(reset_at=(9,))) == ()
 
 
 @pytest.mark.parametrize("kind", [us.SACConfig, us.TD3Config])

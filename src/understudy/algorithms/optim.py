@@ -1,5 +1,6 @@
 """How gradients change a TrainState: optimizers, target networks, and delayed parts."""
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -50,6 +51,12 @@ class Delays:
         if self.reset_at:
             return sys.maxsize  # never
         return math.lcm(self.policy, self.targets, self.reset_every or 1)
+
+    def runs(self, first: int) -> list[tuple[int, int]]:
+        """Divide the period that begins with update `first` into runs of updates with equal masks.
+        Return the index of each run's first update, and their number."""
+        indices = range(first, first + self.period)
+        return [(next(run), 1 + len(list(run))) for _, run in itertools.groupby(indices, self.mask)]
 
     def mask(self, index: Index) -> UpdateMask:
         """Return the parts that take part in update number `index`.

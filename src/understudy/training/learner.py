@@ -81,32 +81,30 @@ def updates(
     priorities, period = buffer.get_priorities(data), algorithm.delays.period
     given = data if buffer.external else None  # otherwise each update samples from all of it
     one = partial(_update_from_replay, algorithm, buffer, data)
-    start = (learner, priorities)
+    start, rows = (learner, priorities), (given, moved or {})
     if not isinstance(count, int):  # the update schedule is irregular
-        return jax.lax.fori_loop(
-            0, count, lambda i, carry: one(carry, first_index + i, None, {}), start
-        )
-    moved = moved or {}
+        return jax.lax.fori_loop(0, count, lambda i, c: one(c, first_index + i, None, {}), start)
+
+    def equal(carry: Tree, index: Index, rows: Tree, count: int) -> Tree:
+        """Do updates with the mask of that index."""
+        if count == 1:
+            return one(carry, index, *jax.tree.map(lambda x: x[0], rows))
+        return jax.lax.scan(lambda c, now: (one(c, index, *now), None), carry, rows, count)[0]
+
     if count == 1:
-        first = jax.tree.map(lambda x: x[0], (given, moved))
-        return one(start, first_index, *first)
+        return equal(start, first_index, rows, 1)
     if isinstance(first_index, int) and count % period == 0:
-        shape = (count // period, period)
-        given, moved = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), (given, moved))
 
         def block(carry: Tree, rows: Tree) -> tuple[Tree, None]:
-            for phase in range(period):
-                now = jax.tree.map(lambda x, phase=phase: x[phase], rows)
-                carry = one(carry, (first_index + phase) % period, *now)
+            for index, size in algorithm.delays.runs(first_index):
+                at = slice(index - first_index, index - first_index + size)
+                carry = equal(carry, index, jax.tree.map(lambda x, at=at: x[at], rows), size)
             return carry, None
 
-        return jax.lax.scan(block, start, (given, moved), count // period)[0]
-    indices = first_index + jnp.arange(count, dtype=jnp.int32)
-
-    def step(carry: Tree, now: Tree) -> tuple[Tree, None]:
-        return one(carry, *now), None
-
-    return jax.lax.scan(step, start, (indices, given, moved))[0]
+        rows = jax.tree.map(lambda x: x.reshape(-1, period, *x.shape[1:]), rows)
+        return jax.lax.scan(block, start, rows, count // period)[0]
+    each = (first_index + jnp.arange(count, dtype=jnp.int32), *rows)
+    return jax.lax.scan(lambda c, now: (one(c, *now), None), start, each)[0]
 
 
 def _update_from_replay(

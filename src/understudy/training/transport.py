@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import Array
 
+from understudy.algorithms.optim import Delays
 from understudy.buffers import Buffer
 from understudy.training.devices import divides_rows, shared_by_all
 from understudy.training.learner import Call, learn_from_chunk
@@ -32,7 +33,14 @@ from understudy.training.step_packing import as_bytes, step_dtype, to_chunk, unp
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
-MOST_PHASES = 4  # of delayed updates, that are worth a program each
+MOST_RUNS, LONGEST_PERIOD = 4, 64  # of delays whose programs hold no conditionals
+
+
+def places(delays: Delays) -> tuple[int, ...]:
+    """Return, for each update of a period, the first one of its run: updates of a run share a
+    program. Return nothing if the runs are too many for programs of their own."""
+    runs = delays.runs(0) if delays.period <= LONGEST_PERIOD else []
+    return tuple(first for first, size in runs for _ in range(size) if len(runs) <= MOST_RUNS)
 
 
 class Rows(NamedTuple):
@@ -62,7 +70,7 @@ class Transport:
         self._thread = ThreadPoolExecutor(1, "understudy-learner") if accelerated else None
         self._pending: Future[None] | None = None
         self._setup, self._rows = setup, step_dtype(setup.algorithm, setup.spec)
-        self._period = setup.algorithm.delays.period
+        self._places = places(setup.algorithm.delays)
         self._observes = any(part is not None for part in learner.state.normalizer)
         self.packed: Tree = None  # the learner's state, in that form
         self.learner = learner
@@ -127,9 +135,12 @@ class Transport:
                 self._receive(sent)
 
     def _run(self, data: Any, given: Rows | None, call: Call, values: Any) -> tuple[Any, Tree]:
-        repeats = call.count > 0 and call.count % self._period == 0
-        if (call.count == 1 or repeats) and self._period <= MOST_PHASES:
-            call = call._replace(phase=self._done % self._period)
+        if self._places and call.count:
+            now = self._done % len(self._places)
+            if call.count == 1:
+                call = call._replace(phase=self._places[now])
+            elif call.count % len(self._places) == 0:
+                call = call._replace(phase=now)
         self.packed, left, self.next_index, sent = self.program(
             self.packed, data, given, self.next_index, values, call
         )
