@@ -1,7 +1,8 @@
 """Returns of trained agents.
 
-A run is the name of a learning file without `.csv` (`learning_sac_Pendulum-v1`), or rows of
-before_after.csv (`before_after/after/sac/Pendulum-v1`).
+A run is the name of a learning file without `.csv` (`learning_sac_Pendulum-v1`), of a row of the
+evidence queue (`proof/sac_HalfCheetah-v5`), or rows of before_after.csv
+(`before_after/after/sac/Pendulum-v1`).
 """
 
 import statistics
@@ -10,16 +11,17 @@ from functools import cache
 from measured import files
 from measured.files import column, in_words, number, rows
 
+BEFORE_AFTER = "before_after"
 Scores = dict[int, float]  # mean return of the last policy, by seed
 
 
 def of_commit(version: str, algorithm: str, env: str) -> str:
     """Return the name of rows of before_after.csv."""
-    return f"before_after/{version}/{algorithm}/{env}"
+    return f"{BEFORE_AFTER}/{version}/{algorithm}/{env}"
 
 
 def exists(run: str) -> bool:
-    name, *_ = run.split("/")
+    name = BEFORE_AFTER if run.startswith(BEFORE_AFTER) else run
     return files.exists(name) and bool(final_rows(run))
 
 
@@ -27,8 +29,8 @@ def exists(run: str) -> bool:
 def final_rows(run: str) -> tuple[files.Row, ...]:
     """Return a row per seed, of the last policy."""
     name, *rest = run.split("/")
-    if not rest:
-        return tuple(row for row in rows(name) if row["kind"] == "final")
+    if name != BEFORE_AFTER:
+        return tuple(row for row in rows(run) if row["kind"] == "final")
     wanted = dict(zip(("version", "algorithm", "env"), rest, strict=True))
     return tuple(row for row in rows(name) if wanted.items() <= row.items())
 

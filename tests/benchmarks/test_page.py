@@ -92,8 +92,12 @@ def test_returns_by_hand(results):
     assert returns.steps_and_range("learning_sac_Walk") == "2M: −15.8 (−21.5 … −10.0)"
     assert returns.seeds("learning_sac_Walk") == "3–4"
     assert returns.near_steps("learning_sac_Walk", "510") == "3.5 and 4.5"
+    assert returns.at_steps("learning_sac_Walk", "400") == "4.0 (3.5 … 4.5)"
+    assert returns.seconds("learning_sac_Walk") == "1"
+    (results / "proof").mkdir()
+    (results / "proof" / "sac_Walk.csv").write_text("\n".join(lines[:-2]))
     with pytest.raises(KeyError, match="no final evaluation"):
-        returns.mean("learning_sac_Walk/after/sac/Walk")
+        returns.mean("proof/sac_Walk")
 
 
 def test_speeds_by_hand(results):
