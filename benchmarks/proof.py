@@ -214,6 +214,7 @@ def make_agent(program: Program, options: argparse.Namespace) -> us.Agent:
         **recipe,
         seed=program.seeds[0],
         num_seeds=len(program.seeds),
+        num_envs=row.num_envs,
         env_workers=options.env_workers,
     )
 

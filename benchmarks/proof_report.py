@@ -127,7 +127,7 @@ def settings(row: Row) -> dict[str, Any]:
     fixed = ("algorithm", "env", "steps", "evaluate_every", "episodes", "final_episodes")
     found = {name: getattr(row, name) for name in fixed}
     found |= {"recipe": row.recipe} if row.recipe else {}
-    found |= {"preset": preset, "num_envs": algorithm.num_envs}
+    found |= {"preset": preset, "num_envs": row.num_envs or algorithm.num_envs}
     return json.loads(json.dumps(found | {"config": dataclasses.asdict(config)}))
 
 
