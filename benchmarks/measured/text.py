@@ -9,12 +9,12 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from measured import aggregates, counts, quality, returns, speeds, tables
+from measured import aggregates, counts, quality, recipe_costs, returns, speeds, tables
 
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (aggregates, counts, quality, returns, speeds, tables)
+    for module in (aggregates, counts, quality, recipe_costs, returns, speeds, tables)
 }
 
 

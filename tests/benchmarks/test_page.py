@@ -6,7 +6,7 @@ import claims
 import numpy as np
 import page
 import pytest
-from measured import aggregates, files, quality, returns, speeds, tables, text
+from measured import aggregates, files, quality, recipe_costs, returns, speeds, tables, text
 from PIL import Image
 
 README = next(each for each in claims.pages() if each.path == "README.md")
@@ -108,6 +108,23 @@ def test_speeds_by_hand(results):
     # Rounds of 4 and 8 steps/s against 2 and 4 with the default threads, 4 and 2 with one.
     assert speeds.median_speed("ddqn") == "6" and speeds.against("ddqn", "sbx") == ""
     assert speeds.against("ddqn", "sb3") == "3 (2.00×, 2.00–2.00)"
+
+
+def test_costs_of_recipes_by_hand(results):
+    slices = [
+        ("sac", 0, 2, 0.004),
+        ("sac-a", 0, 4, 0.016),
+        ("sac", 1, 2, 0.006),
+        ("sac-a", 1, 4, 0.02),
+    ]
+    lines = ["method,batch_size,round,updates,seconds"]
+    lines += [f"{name},8,{place},{count},{seconds}" for name, place, count, seconds in slices]
+    (results / "recipe_cost_cpu.csv").write_text("\n".join(lines))
+    assert recipe_costs.rounds("cpu") == "two"
+    # 2 and 3 ms without the recipe, 4 and 5 ms with it.
+    *_, plain, costly = recipe_costs.table_of("cpu").splitlines()
+    assert plain == "| SAC, no recipe | 8 | 2.5 ms | 1.00 (1.00–1.00) |"
+    assert costly == "| SAC, a | 8 | 4.5 ms | 1.83 (1.67–2.00) |"
 
 
 def test_scores_of_quality_diversity_by_hand(results):
