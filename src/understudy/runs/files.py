@@ -151,7 +151,7 @@ def lock_file(path: Path, in_use: Callable[[str], Exception]) -> Iterator[None]:
         os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
     finally:
-        if FCNTL is None:  # Windows removes no open file; nobody else can remove it either
+        if FCNTL is None:  # Windows removes no open file; no other process can remove it either
             os.close(file)
         with contextlib.suppress(OSError):  # the directory itself may be gone
             path.unlink(missing_ok=True)
