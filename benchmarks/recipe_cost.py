@@ -5,10 +5,10 @@
 
 An update is the library's own, guarded, from a replay buffer of random transitions (17 observations
 and 6 actions as HalfCheetah-v5, or 8 observations and 4 choices as LunarLander-v3). A slice holds
-whole periods of the actor's delay, so its share is counted; the program knows their place in it
-where the host loop's program does. The programs take turns. Ratios are those of the same round:
-median, smallest and largest. The cost of a step is that of an update
-times the updates per step; `fasttd3` does its updates per step of all environments.
+whole periods of the actor's delay, so its share is counted; on a CPU the program knows their place
+in it, as the host loop's programs of one update do. The programs take turns. Ratios are those of
+the same round: median, smallest and largest. The cost of a step is that of an update times the
+updates per step; `fasttd3` does its updates per step of all environments.
 
 Raw slices go to results/recipe_cost_{device}.csv, the table to the .md file beside it.
 """
@@ -40,7 +40,6 @@ from understudy.types import ArraySpec, Chunk, Discrete, Spec, Step
 DISCRETE = Spec(ArraySpec((8,)), Discrete(4))
 SPECS = {"sac": CONTINUOUS, "td3": CONTINUOUS, "ddqn": DISCRETE}
 STEPS = 4_000  # in replay, or a batch if that is larger
-CHUNK_STEPS = 16  # the host loop's default on an accelerator
 COLUMNS = ("method", "batch_size", "round", "updates", "seconds")
 
 
@@ -86,9 +85,7 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     algorithm = kind(config)
     delay = algorithm.delays.period
     count = -(-least // delay) * delay
-    chunk = 1 if jax.default_backend() == "cpu" else CHUNK_STEPS
-    whole = chunk == 1 or chunk * config.updates_per_step % delay == 0
-    known = whole and places(algorithm.delays)
+    known = jax.default_backend() == "cpu" and places(algorithm.delays)
     buffer: Buffer = make_buffer(algorithm, spec, 1)
     data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)
@@ -155,7 +152,6 @@ def main() -> None:
     for name in SPECS:
         known = find(name).config_class.recipes
         recipes = [recipe for recipe in known if recipe in options.only or not options.only]
-        # One after the other: XLA times the products of matrices while it compiles for a GPU.
         for recipe in [None, *recipes] if recipes else []:
             print(f"compiling {name} {recipe or ''}", flush=True)
             contestants.append(enter(name, recipe, options.updates, options.seeds))

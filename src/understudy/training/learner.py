@@ -34,7 +34,7 @@ class Call(NamedTuple):
     count: int  # updates
     moving: tuple[str, ...] = ()  # the hyper-parameters that follow a schedule
     steps: tuple[int, ...] = ()  # of a chunk of several steps: the one that each update follows
-    phase: int | None = None  # of the first update in the pattern of delays, if worth a program
+    phase: int | None = None  # a single update's place in the pattern of delays, if worth a program
 
 
 def learn_from_chunk(
