@@ -14,8 +14,11 @@ from understudy.algorithms.sac import SACConfig
 HEADER = """# Ten seeds per row, beside published results
 
 `python benchmarks/proof.py report` writes this page and its figures from the CSV files beside it.
-Each CSV file has its settings beside it as JSON. Settings are the library's presets, which were
-fixed before these seeds were run.
+Each CSV file has its settings beside it as JSON. Settings are the library's presets. They were
+fixed before these seeds were run, except in two cases. PPO on HalfCheetah-v5 first ran on these
+seeds with clipped values and a larger first deviation (mean 2,070 after 450,000 steps); its preset
+was then changed on seeds 20–22. A2C on HalfCheetah-v5 first ran with 8 environments (mean 526); the
+16 of its source were then tried on seeds 0–2.
 
 A score is the mean return of one seed's deterministic episodes with its last policy. The table
 shows the mean and the standard deviation (divisor n) of the seeds' scores, their interquartile mean
