@@ -19,13 +19,19 @@ all replay: per seed 166 MB on HalfCheetah-v5 and 878 MB on Ant-v5 at a million 
 is therefore written at stops and every --checkpoint-minutes only, at the next evaluation or after
 twice that time. A program that is complete loses its checkpoint. Where replay is kept
 (`replay_storage`) stays "auto". --seeds-per-program is for machines with less memory; programs that
-have begun keep their seeds.
+have begun keep their seeds. --first-seeds 5 leaves out all but the first five seeds of each row.
+
+Rows can run beside each other, as processes with --only and --work of their own. On a GPU that
+several processes share, start NVIDIA's MPS daemon first, and set
+XLA_PYTHON_CLIENT_PREALLOCATE=false. A process that steps five MuJoCo environments itself is busy
+with that most of the time: give it --env-workers 5 where there are cores.
 
 --steps ends a row earlier. It is then the beginning of the full run, stays partial, and goes on
 without --steps. Works from a checkout too: PYTHONPATH=src.
 """
 
 import argparse
+import dataclasses
 import gc
 import json
 import re
@@ -267,6 +273,7 @@ def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
 
 
 def run_rows(rows: list[Row], options: argparse.Namespace) -> None:
+    rows = [dataclasses.replace(row, seeds=row.seeds[: options.first_seeds]) for row in rows]
     clock = Clock(options.minutes, options.checkpoint_minutes)
     options.work.mkdir(parents=True, exist_ok=True)
     with lock_directory(options.work):
@@ -327,6 +334,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         add("--minutes", type=float, help="stop after that time (default: when all is done)")
         add("--steps", type=int, help="stop rows after that many steps, to try things out")
         add("--seeds-per-program", type=int, default=10)
+        add("--first-seeds", type=int, metavar="N", help="only the first N seeds of each row")
         add("--checkpoint-minutes", type=float, default=10.0)
         add("--env-workers", type=int, default=0, help="of programs that begin")
         add("--commit", help="what the CSV says, where there is no git")
@@ -335,8 +343,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.results = options.results or HERE / "results" / options.matrix
     if options.command != "report":
         options.work = options.work or HERE / ".proof" / options.matrix
-    if options.command == "run" and (options.seeds_per_program < 1 or (options.steps or 1) < 1):
-        parser.error("--seeds-per-program and --steps must be at least 1")
+    if options.command == "run":
+        counts = (options.seeds_per_program, options.steps, options.first_seeds)
+        if any(count is not None and count < 1 for count in counts):
+            parser.error("--seeds-per-program, --steps and --first-seeds must be at least 1")
     return options
 
 

@@ -55,7 +55,7 @@ class Standing(NamedTuple):
     best: float  # highest mean over these seeds of the evaluations during training
 
     def progress(self, row: Row) -> str:
-        if self.complete:
+        if self.kind == FINAL:
             return f"{row.steps:,}"
         return f"{min(self.steps, row.steps):,} of {row.steps:,}"
 
@@ -228,7 +228,7 @@ def _score_line(row: Row, found: Standing | None) -> list[str]:
         return [*start, *planned, "–", "–", "–", "–", references]
     scores, planned = list(found.scores.values()), len(row.seeds)
     seeds = str(planned) if len(scores) == planned else f"{len(scores)} of {planned}"
-    steps = found.progress(row) if found.complete else f"partial: {found.progress(row)}"
+    steps = found.progress(row) if found.kind == FINAL else f"partial: {found.progress(row)}"
     low, high = stratified_bootstrap_interval(scores, iqm)
     return [
         *start,
@@ -320,8 +320,11 @@ def _figure(
 
 
 def _label(row: Row, found: Standing) -> str:
-    steps = "" if found.complete else f", partial: {found.progress(row)} steps"
-    return f"{row.shown_method}{steps}"
+    if found.complete:
+        return row.shown_method
+    if found.kind == FINAL:
+        return f"{row.shown_method}, {len(found.scores)} of {len(row.seeds)} seeds"
+    return f"{row.shown_method}, partial: {found.progress(row)} steps"
 
 
 def _curve(curve: dict[int, tuple[float, float]], scale: float | None) -> Curve:

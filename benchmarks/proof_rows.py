@@ -26,8 +26,11 @@ shows the mean and the standard deviation (divisor n) of the seeds' scores, thei
 evaluation" is the highest mean over seeds of all evaluations during training. Published numbers of
 metric "final" compare with the mean, those of metric "best" with the best evaluation.
 
-A row is partial until every planned seed has reached the planned steps. A partial row shows the
-last evaluation of the seeds that got furthest.
+A row shows the seeds that have reached the planned steps. Until one has, it is partial, and shows
+the last evaluation of the seeds that got furthest.
+
+The rows of commit ed200d8 ran beside each other on one GPU, so their wall-clock time is no measure
+of speed. TD3 on Walker2d-v5 was stopped early for lack of time.
 """
 PILOT_HEADER = """# A pilot of all recipes of SAC
 

@@ -170,6 +170,16 @@ def test_programs_of_fewer_seeds(uninterrupted, tmp_path):
     assert {line["seeds_in_program"] for line in found} == {"1"}
 
 
+def test_the_first_seeds_alone(monkeypatch, tmp_path):
+    begun = []
+    monkeypatch.setattr(proof, "run_program", lambda program, *_: begun.append(program.seeds))
+    run(tmp_path, "--first-seeds", "1")
+    run(tmp_path)
+    assert begun == [(3,), (3, 4)]
+    with pytest.raises(SystemExit):
+        run(tmp_path, "--first-seeds", "0")
+
+
 VICTIM = """
 import os, signal, sys
 import proof, proof_rows
@@ -345,6 +355,14 @@ def test_a_row_is_complete_only_at_its_steps_with_all_seeds():
     three = table(DONE, [(s, 1_000, "final", s, 60) for s in range(3)])
     found = proof_report.standing(DONE, three)
     assert found is not None and not found.complete and list(found.scores) == [0, 1, 2]
+    assert found.progress(DONE) == "1,000"
+
+
+def test_a_row_of_some_seeds_says_so(tmp_path):
+    lines = [(s, 1_000, kind, s, 60) for s in range(3) for kind in ("training", "final")]
+    proof_report.write(DONE.csv(tmp_path), table(DONE, lines))
+    page = proof_report.report((DONE,), tmp_path, "# The page").read_text()
+    assert "| SAC | Hopper-v5 | 3 of 4 | 1,000 | 1.0 ± 0.8 |" in page
 
 
 def test_without_git_the_commit_is_unknown(tmp_path):
