@@ -1,7 +1,7 @@
 """Compare EnvPool with our own ways to step many environments: HalfCheetah, eight environments.
 
     python benchmarks/envpool_speed.py                # needs understudy[envpool,mujoco]
-    python benchmarks/envpool_speed.py --rounds 3 --seconds 2
+    python benchmarks/envpool_speed.py --rounds 3 --seconds 2 --csv FILE.csv
 
 (A script that is called envpool.py would hide the package.)
 
@@ -10,9 +10,11 @@ within a round, so that a slow minute of the machine affects all of them.
 """
 
 import argparse
+import csv
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from reporting import confine, hardware, markdown_list, markdown_table
@@ -31,6 +33,8 @@ CONTESTANTS = {
     "EnvPool, 2 threads": (f"envpool:{ENV}", 0, {"num_threads": 2}),
 }
 Measure = Callable[[float], float]  # seconds -> transitions per second
+COLUMNS = ("what", "contestant", "round", "transitions_per_second")
+Row = tuple[str, str, int, str]
 
 
 def stepping(name: str) -> Measure:
@@ -70,7 +74,8 @@ def training(name: str) -> Measure:
     return measure
 
 
-def compare(what: str, make: Callable[[str], Measure], rounds: int, seconds: float) -> None:
+def compare(what: str, make: Callable[[str], Measure], rounds: int, seconds: float) -> list[Row]:
+    """Let the contestants take turns, print a table, and return all measurements."""
     measures = {name: make(name) for name in CONTESTANTS}
     found: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     for _ in range(rounds):
@@ -86,6 +91,8 @@ def compare(what: str, make: Callable[[str], Measure], rounds: int, seconds: flo
                      f"{statistics.median(ratios):.2f}"])  # fmt: skip
     print(f"\n### {what}\n")
     print(markdown_table(["", "transitions/s", "range", "ratio to this process"], rows), flush=True)
+    each = [(name, *pair) for name, speeds in found.items() for pair in enumerate(speeds)]
+    return [(make.__name__, name, place, f"{speed:.1f}") for name, place, speed in each]
 
 
 def main() -> None:
@@ -93,12 +100,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--csv", type=Path, help="where the measurements are written")
     options = parser.parse_args()
     confine(options.cores)
     print(markdown_list(hardware()))
     title = f"SAC with one update in {round(1 / UPDATES_PER_STEP)} transitions"
+    measured: list[Row] = []
     for what, make in ((f"Stepping {ENVS} × {ENV}", stepping), (title, training)):
-        compare(what, make, options.rounds, options.seconds)
+        measured += compare(what, make, options.rounds, options.seconds)
+    if options.csv:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *measured])
 
 
 if __name__ == "__main__":

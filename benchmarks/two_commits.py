@@ -4,10 +4,12 @@
 
 A process for each commit trains the same agent. They alternate in short slices, so that a drift of
 the machine's speed affects both. The table shows the ratio of the medians (above 1: the working
-tree is faster) and the range of the ratios of neighboring slices.
+tree is faster) and the range of the ratios of neighboring slices. --csv keeps all slices; those of
+other references and cases stay in the file.
 """
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -18,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+COLUMNS = ("reference", "case", "slice", "steps", "reference_seconds", "seconds")
+Slices = list[tuple[float, float]]  # seconds of the reference, and of the working tree
 REPLAY = dict(start_steps=0, min_buffer_size=300, buffer_size=100_000)
 SMALL = REPLAY | dict(hidden_sizes=[64, 64], batch_size=128)
 MEMORY = REPLAY | dict(memory="gru", memory_size=64, hidden_sizes=[64], batch_size=32)
@@ -87,22 +91,41 @@ class Side:
         self._process.wait()
 
 
-def compare(name: str, reference: Path, slices: int) -> str:
+def measure(name: str, reference: Path, slices: int) -> Slices:
+    """Run both commits in turn, after a slice that warms up."""
     steps = CASES[name][-1]
     sides = [Side(reference, name), Side(REPOSITORY, name)]
     try:
         for side in sides:
             side.seconds(steps * 3 + 600)
-        found = np.array([[side.seconds(steps) for side in sides] for _ in range(slices)])
+        return [(sides[0].seconds(steps), sides[1].seconds(steps)) for _ in range(slices)]
     finally:
         for side in sides:
             side.close()
-    ratios, rates = found[:, 0] / found[:, 1], steps / np.median(found, axis=0)
-    ratio = np.median(found[:, 0]) / np.median(found[:, 1])
+
+
+def line(name: str, slices: Slices) -> str:
+    """Write a row of the table."""
+    found = np.array(slices)
+    ratios, medians = found[:, 0] / found[:, 1], np.median(found, axis=0)
+    rates = CASES[name][-1] / medians
     return (
-        f"| {name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} "
+        f"| {name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {medians[0] / medians[1]:.2f} "
         f"| {ratios.min():.2f} … {ratios.max():.2f} |"
     )
+
+
+def keep(path: Path, reference: str, name: str, slices: Slices) -> None:
+    """Replace the slices of a case in a CSV file."""
+    rows = []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [tuple(row) for row in csv.reader(file)][1:]
+    rows = [row for row in rows if row[:2] != (reference, name)]
+    for number, pair in enumerate(slices):
+        rows.append((reference, name, number, CASES[name][-1], *(f"{x:.4f}" for x in pair)))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 
 
 def main() -> None:
@@ -110,6 +133,7 @@ def main() -> None:
     parser.add_argument("--reference", help="a commit")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--slices", type=int, default=9)
+    parser.add_argument("--csv", type=Path, help="where slices are kept")
     parser.add_argument("--serve", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -124,7 +148,10 @@ def main() -> None:
         print(f"| case | {options.reference}, steps/s | working tree, steps/s | ratio | range |")
         print("|---|---|---|---|---|")
         for name in options.only:
-            print(compare(name, Path(folder), options.slices), flush=True)
+            slices = measure(name, Path(folder), options.slices)
+            print(line(name, slices), flush=True)
+            if options.csv:
+                keep(options.csv, options.reference, name, slices)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """What travels on a cluster, and what it costs: policies out, transitions back. One machine.
 
-    python benchmarks/cluster/costs.py
+    python benchmarks/cluster/costs.py --csv FILE.csv
 
 A policy is put where collectors can read it, and read by an actor in another process. A delivery is
 made there and fetched here. Medians of 50 each.
 """
 
 import argparse
+import csv
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -56,7 +58,9 @@ def bytes_of_a_step(spec: Spec) -> int:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--csv", type=Path, help="where the medians are written")
+    options, rows = parser.parse_args(), [("message", "bytes", "put_us", "call_us")]
     ray = connect(None, 2)
     actor = ray.remote(num_cpus=1)(Far).remote()
     ray.get(actor.read.remote([np.zeros(1)]))
@@ -69,6 +73,7 @@ def main() -> None:
         ref = ray.put(policy)
         read = median(lambda ref=ref: ray.get(actor.read.remote(ref)))
         print(f"| {width}×{width} | {size / 1e3:,.0f} | {1e6 * put:,.0f} | {1e6 * read:,.0f} |")
+        rows.append((f"{width}×{width}", str(size), f"{1e6 * put:.1f}", f"{1e6 * read:.1f}"))
     print("\n| delivery | bytes a step | kB | a call that brings it, µs | µs a step |")
     print("|---|---|---|---|---|")
     for name, spec, steps in (
@@ -81,6 +86,10 @@ def main() -> None:
         taken = median(lambda shape=shape: ray.get(actor.deliver.remote(shape)))
         print(f"| {name} | {each:,} | {math.prod(shape) / 1e3:,.0f} | {1e6 * taken:,.0f} "
               f"| {1e6 * taken / steps:,.1f} |")  # fmt: skip
+        rows.append((name, str(math.prod(shape)), "", f"{1e6 * taken:.1f}"))
+    if options.csv:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

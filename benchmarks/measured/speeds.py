@@ -11,9 +11,9 @@ SESSIONS = ("speed_cpu", "speed_cpu_ppo")  # files; a contest belongs to the fir
 
 
 @cache
-def rates(contestant: str) -> tuple[float, ...]:
+def rates(contestant: str, files: tuple[str, ...] = SESSIONS) -> tuple[float, ...]:
     """Return steps per second, one number per round; empty if there is no such contestant."""
-    for session in filter(exists, SESSIONS):
+    for session in filter(exists, files):
         own = [row for row in rows(session) if row["contestant"] == contestant]
         if own:
             own.sort(key=lambda row: int(row["round"]))
@@ -21,22 +21,25 @@ def rates(contestant: str) -> tuple[float, ...]:
     return ()
 
 
-def _contestant(algorithm: str, library: str) -> str | None:
-    """Return the contestant of a library, with its faster setting of threads."""
+def _fastest(algorithm: str, library: str, files: tuple[str, ...] = SESSIONS) -> tuple[float, ...]:
+    """Return the speeds of a library with its faster setting of threads; empty if it has none."""
     name = algorithm if library == "understudy" else NAMES_OF_PEERS.get(algorithm, algorithm)
     names = (f"{library}-{name}", f"{library}-{name}-1thread")
-    return max(filter(rates, names), key=lambda one: median(rates(one)), default=None)
+    return max(filter(None, (rates(one, files) for one in names)), key=median, default=())
 
 
-def _speeds_of(algorithm: str, library: str) -> tuple[float, ...]:
-    contestant = _contestant(algorithm, library)
-    if contestant is None:
+def _speeds_of(
+    algorithm: str, library: str, files: tuple[str, ...] = SESSIONS
+) -> tuple[float, ...]:
+    found = _fastest(algorithm, library, files)
+    if not found:
         raise KeyError(f"no file has the speed of {algorithm} of {library}")
-    return rates(contestant)
+    return found
 
 
-def _ratios(algorithm: str, library: str) -> list[float]:
-    return ratios(_speeds_of(algorithm, "understudy"), _speeds_of(algorithm, library))
+def _ratios(algorithm: str, library: str, files: tuple[str, ...] = SESSIONS) -> list[float]:
+    own, other = (_speeds_of(algorithm, name, files) for name in ("understudy", library))
+    return ratios(own, other)
 
 
 def rounds() -> str:
@@ -61,16 +64,22 @@ def ratio_range(algorithm: str, library: str) -> str:
 
 def against(algorithm: str, library: str) -> str:
     """Write the speed of another library, and the ratios; nothing if it has no such algorithm."""
-    if _contestant(algorithm, library) is None:
+    if not _fastest(algorithm, library):
         return ""
     ratio = f"{median_ratio(algorithm, library)}×, {ratio_range(algorithm, library)}"
     return f"{median_speed(algorithm, library)} ({ratio})"
 
 
+def on_slow_cores(algorithm: str, library: str) -> str:
+    """Write the median of the ratios and their range, in the run on slow cores."""
+    found = _ratios(algorithm, library, ("speed_cpu_slow",))
+    return f"{median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
+
+
 def table_of_speeds() -> str:
     """Write a row per measured algorithm and a column per measured library."""
-    measured = [name for name in CONTESTS if _contestant(name, "understudy")]
-    others = [one for one in LIBRARIES if any(_contestant(name, one) for name in measured)]
+    measured = [name for name in CONTESTS if _fastest(name, "understudy")]
+    others = [one for one in LIBRARIES if any(_fastest(name, one) for name in measured)]
     body = [
         [name.upper(), median_speed(name), *(against(name, one) for one in others)]
         for name in measured
@@ -159,6 +168,41 @@ def chunk_speed(seeds: str, workers: str, chunk_steps: str) -> str:
     """Write steps per second of all seeds with chunks of a length, the median of the slices."""
     where = {"seeds": seeds, "workers": workers, "chunk_steps": chunk_steps}
     return f"{median(column('chunks', 'steps_per_second', **where)):,.0f}"
+
+
+def commit_ratio(case: str, reference: str) -> str:
+    """Write the speed divided by that of an earlier commit: of the medians, and its range."""
+    where = {"case": case, "reference": reference}
+    before = column("two_commits_cpu", "reference_seconds", **where)
+    after = column("two_commits_cpu", "seconds", **where)
+    found = ratios(before, after)
+    ratio = median(before) / median(after)
+    return f"{ratio:.2f} ({min(found):.2f} … {max(found):.2f})"
+
+
+def envpool_row(contestant: str) -> str:
+    """Write the cells of a contestant: stepping alone, and SAC."""
+    cells = []
+    for what in ("stepping", "training"):
+        found = column("envpool_cpu", "transitions_per_second", what=what, contestant=contestant)
+        cells.append(f"{median(found):,.0f} ({min(found):,.0f} … {max(found):,.0f})")
+    return " | ".join(cells)
+
+
+def policy_message(widths: str) -> str:
+    """Write the cells of a policy that is sent: kB, and µs to put it and to read it."""
+    size, put, read = (
+        column("cluster_costs", name, message=widths)[0] for name in ("bytes", "put_us", "call_us")
+    )
+    return f"{size / 1e3:,.0f} | {put:,.0f} | {read:,.0f}"
+
+
+def delivery(message: str, steps: str) -> str:
+    """Write the cells of a delivery: bytes of a step, µs of the call and of a step."""
+    size, call = (
+        column("cluster_costs", name, message=message)[0] for name in ("bytes", "call_us")
+    )
+    return f"{size / int(steps):,.0f} | {call:,.0f} | {call / int(steps):,.0f}"
 
 
 SLEEP_US = 2_000  # of a step of the environment in the benchmark of collectors

@@ -110,6 +110,24 @@ def test_speeds_by_hand(results):
     assert speeds.against("ddqn", "sb3") == "3 (2.00×, 2.00–2.00)"
 
 
+def test_ratios_of_two_commits_by_hand(results):
+    slices = ["a,sac,0,10,2,1", "a,sac,1,10,3,2", "a,sac,2,10,4,4", "b,sac,0,10,9,1"]
+    header = "reference,case,slice,steps,reference_seconds,seconds"
+    (results / "two_commits_cpu.csv").write_text("\n".join([header, *slices]))
+    assert speeds.commit_ratio("sac", "a") == "1.50 (1.00 … 2.00)"
+
+
+def test_rates_and_messages_by_hand(results):
+    rates = ["stepping,one,0,1000", "stepping,one,1,3000", "training,one,0,50", "training,two,0,9"]
+    header = "what,contestant,round,transitions_per_second"
+    (results / "envpool_cpu.csv").write_text("\n".join([header, *rates]))
+    assert speeds.envpool_row("one") == "2,000 (1,000 … 3,000) | 50 (50 … 50)"
+    messages = ["message,bytes,put_us,call_us", "8×8,24300,700.4,1100.2", "20 steps,3340,,846.3"]
+    (results / "cluster_costs.csv").write_text("\n".join(messages))
+    assert speeds.policy_message("8×8") == "24 | 700 | 1,100"
+    assert speeds.delivery("20 steps", "20") == "167 | 846 | 42"
+
+
 def test_costs_of_recipes_by_hand(results):
     slices = [
         ("sac", 0, 2, 0.004),
