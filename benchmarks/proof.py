@@ -19,7 +19,7 @@ all replay: per seed 166 MB on HalfCheetah-v5 and 878 MB on Ant-v5 at a million 
 is therefore written at stops and every --checkpoint-minutes only, at the next evaluation or after
 twice that time. A program that is complete loses its checkpoint. Where replay is kept
 (`replay_storage`) stays "auto". --seeds-per-program is for machines with less memory; programs that
-have begun keep their seeds. --first-seeds 5 leaves out all but the first five seeds of each row.
+have begun keep their seeds. --first-seeds 5 begins programs of the first five seeds of a row only.
 
 Rows can run beside each other, as processes with --only and --work of their own. On a GPU that
 several processes share, start NVIDIA's MPS daemon first, and set
@@ -31,7 +31,6 @@ without --steps. Works from a checkout too: PYTHONPATH=src.
 """
 
 import argparse
-import dataclasses
 import gc
 import json
 import re
@@ -185,13 +184,14 @@ def check_settings(rows: list[Row], options: argparse.Namespace) -> None:
 def programs(row: Row, options: argparse.Namespace) -> list[Program]:
     """Those that have begun, then the seeds that are left, as far as they are not complete."""
     folder, done = options.work / row.name, finished(row, read(row.csv(options.results)))
+    wanted = set(row.seeds[: options.first_seeds])
     begun = []
     for place in sorted(folder.glob("seeds*-*")):
         if found := re.fullmatch(r"seeds(\d+)-(\d+)", place.name):
             begun.append(tuple(range(int(found[1]), int(found[2]) + 1)))
     begun = [seeds for seeds in begun if set(seeds) <= set(row.seeds)]
     covered = {seed for seeds in begun for seed in seeds}
-    left = sorted(set(row.seeds) - covered - done)
+    left = sorted(wanted - covered - done)
     chunks = []
     for _, run in groupby(enumerate(left), key=lambda item: item[1] - item[0]):
         seeds = [seed for _, seed in run]
@@ -200,7 +200,7 @@ def programs(row: Row, options: argparse.Namespace) -> list[Program]:
     return [
         Program(row, seeds, folder / f"seeds{seeds[0]}-{seeds[-1]}")
         for seeds in [*begun, *chunks]
-        if not done.issuperset(seeds)
+        if wanted.intersection(seeds) - done
     ]
 
 
@@ -273,7 +273,6 @@ def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
 
 
 def run_rows(rows: list[Row], options: argparse.Namespace) -> None:
-    rows = [dataclasses.replace(row, seeds=row.seeds[: options.first_seeds]) for row in rows]
     clock = Clock(options.minutes, options.checkpoint_minutes)
     options.work.mkdir(parents=True, exist_ok=True)
     with lock_directory(options.work):

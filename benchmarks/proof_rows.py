@@ -11,7 +11,7 @@ from typing import NamedTuple, final
 from understudy.algorithms.config import shown_name
 from understudy.algorithms.sac import SACConfig
 
-HEADER = """# Ten seeds per row, beside published results
+HEADER = """# Up to ten seeds per row, beside published results
 
 `python benchmarks/proof.py report` writes this page and its figures from the CSV files beside it.
 Each CSV file has its settings beside it as JSON. Settings are the library's presets. They were

@@ -108,6 +108,9 @@ def test_speeds_by_hand(results):
     # Rounds of 4 and 8 steps/s against 2 and 4 with the default threads, 4 and 2 with one.
     assert speeds.median_speed("ddqn") == "6" and speeds.against("ddqn", "sbx") == ""
     assert speeds.against("ddqn", "sb3") == "3 (2.00×, 2.00–2.00)"
+    (results / "speed_cpu_slow.csv").write_text("\n".join(lines).replace("understudy-ddqn,1,8,2",
+                                                "understudy-ddqn,1,8,4"))  # fmt: skip
+    assert speeds.on_slow_cores("ddqn", "sb3") == "1.50 (1.00–2.00)"
 
 
 def test_ratios_of_two_commits_by_hand(results):

@@ -176,6 +176,9 @@ def test_the_first_seeds_alone(monkeypatch, tmp_path):
     run(tmp_path, "--first-seeds", "1")
     run(tmp_path)
     assert begun == [(3,), (3, 4)]
+    (tmp_path / "work" / ROW.name / "seeds3-4").mkdir(parents=True)
+    run(tmp_path, "--first-seeds", "1")
+    assert begun[2:] == [(3, 4)]  # a program that has begun keeps its seeds
     with pytest.raises(SystemExit):
         run(tmp_path, "--first-seeds", "0")
 
