@@ -5,8 +5,8 @@
 
 An update is the library's own, guarded, from a replay buffer of random transitions (17 observations
 and 6 actions as HalfCheetah-v5, or 8 observations and 4 choices as LunarLander-v3). A slice holds
-whole periods of the actor's delay, so its share is counted; on a CPU the program knows their place
-in it, as the host loop's programs of one update do. The programs take turns. Ratios are those of
+whole periods of the actor's delay, so its share is counted; the program knows their places in it,
+as those of the host loop do. The programs take turns. Ratios are those of
 the same round: median, smallest and largest. The cost of a step is that of an update times the
 updates per step; `fasttd3` does its updates per step of all environments.
 
@@ -30,6 +30,7 @@ from reporting import hardware, markdown_list, markdown_table
 
 from understudy.algorithms import find
 from understudy.buffers import Buffer
+from understudy.training.compilation import compiler_options
 from understudy.training.learner import updates
 from understudy.training.seed_axis import over_seeds
 from understudy.training.setup import make_buffer
@@ -85,7 +86,7 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     algorithm = kind(config)
     delay = algorithm.delays.period
     count = -(-least // delay) * delay
-    known = jax.default_backend() == "cpu" and places(algorithm.delays)
+    known = bool(places(algorithm.delays))
     buffer: Buffer = make_buffer(algorithm, spec, 1)
     data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)
@@ -94,7 +95,11 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     def many(learner: LearnerState, data: Any, index: Any) -> tuple[LearnerState, Any]:
         return updates(algorithm, buffer, learner, data, 0 if known else index, count)
 
-    program = jax.jit(over_seeds(many, seeds, shared=(2,)), donate_argnums=0)
+    program = jax.jit(
+        over_seeds(many, seeds, shared=(2,)),
+        donate_argnums=0,
+        compiler_options=compiler_options(jax.devices()[:1]),
+    )
     learner = initial_learners(algorithm, spec, seeds)
     first = np.int32(0)
 

@@ -254,11 +254,13 @@ def test_resets_follow_the_numbers_of_updates():
 
 
 def test_runs_are_updates_with_equal_masks():
-    assert Delays().runs(5) == [(5, 1)]
-    assert Delays(2).runs(1) == [(1, 1), (2, 1)]
-    assert Delays(20).runs(0) == [(0, 1), (1, 19)]
-    assert Delays(20).runs(18) == [(18, 2), (20, 1), (21, 17)]
-    assert Delays(2, 3).runs(0) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
+    assert Delays().runs(5, 3) == [(5, 3)]
+    assert Delays(2).runs(1, 2) == [(1, 1), (2, 1)]
+    assert Delays(20).runs(0, 20) == [(0, 1), (1, 19)]
+    assert Delays(20).runs(18, 20) == [(18, 2), (20, 1), (21, 17)]
+    assert Delays(20).runs(18, 1) == [(18, 1)] and Delays(20).runs(18, 0) == []
+    assert Delays(2, 3).runs(0, 6) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
+    assert Delays(reset_at=(2,)).runs(0, 4) == [(0, 1), (1, 1), (2, 2)]
 
 
 def test_programs_stand_for_the_updates_of_a_run():

@@ -53,9 +53,11 @@ def test_many_updates_in_one_program_reset_as_single_ones(settings):
     setup = make_setup("ddpg", 2, **settings)
     learner, experience = make_learner(setup), make_experience(setup)
     several, _ = in_one_process(setup, learner, experience, 0, 6)
-    # A program that is compiled for its first index
-    known = partial(updates, setup.algorithm, setup.buffer, first_index=0, count=6)
-    static, _ = jax.jit(over_seeds(known, setup.num_seeds))(learner, experience)
+    # Programs that are compiled for their first index: of whole periods and of parts of one
+    static = learner
+    for first, count in ((0, 4), (4, 2)) if "reset_every" in settings else ((0, 6),):
+        known = partial(updates, setup.algorithm, setup.buffer, first_index=first, count=count)
+        static, _ = jax.jit(over_seeds(known, setup.num_seeds))(static, experience)
     one = jax.jit(
         over_seeds(
             lambda learner, data, index: updates(

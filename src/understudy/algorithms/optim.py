@@ -52,10 +52,10 @@ class Delays:
             return sys.maxsize  # never
         return math.lcm(self.policy, self.targets, self.reset_every or 1)
 
-    def runs(self, first: int) -> list[tuple[int, int]]:
-        """Divide the period that begins with update `first` into runs of updates with equal masks.
-        Return the index of each run's first update, and their number."""
-        indices = range(first, first + self.period)
+    def runs(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Divide `count` updates from `first` on into runs of updates with equal masks. Return the
+        index of each run's first update, and their number."""
+        indices = range(first, first + count)
         return [(next(run), 1 + len(list(run))) for _, run in itertools.groupby(indices, self.mask)]
 
     def mask(self, index: Index) -> UpdateMask:

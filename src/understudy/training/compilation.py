@@ -7,9 +7,10 @@ import logging
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import jax
 
@@ -21,7 +22,20 @@ MOST_SECONDS = 10.0
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _OFF = ("", "0", "false", "no", "off")
 
+# Updates consist of hundreds of small kernels. CUDA graphs run those at once that do not depend on
+# each other. The pass that is left out fuses normalization over the rows of a batch with all that
+# comes before it, into kernels that take milliseconds and minutes to compile.
+GPU_OPTIONS = {
+    "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    "xla_disable_hlo_passes": "triton-softmax-rewriter",
+}
+
 _log = logging.getLogger("understudy.compilation")
+
+
+def compiler_options(devices: Iterable[Any]) -> dict[str, Any] | None:
+    """Return XLA's options for programs of updates on these devices."""
+    return GPU_OPTIONS if {device.platform for device in devices} == {"gpu"} else None
 
 
 @cache

@@ -4,6 +4,7 @@
 over all seeds, calls it beside the environments' steps and holds what it returns.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jaxtyping import Array, Bool, Int32
 from understudy.algorithms import normalization
 from understudy.algorithms.base import Algorithm
 from understudy.algorithms.on_policy import RolloutNeeds
-from understudy.algorithms.optim import Index
+from understudy.algorithms.optim import Delays, Index
 from understudy.buffers import Buffer, Priorities
 from understudy.buffers.base import get_lanes, set_lanes
 from understudy.training.update import (
@@ -34,7 +35,9 @@ class Call(NamedTuple):
     count: int  # updates
     moving: tuple[str, ...] = ()  # the hyper-parameters that follow a schedule
     steps: tuple[int, ...] = ()  # of a chunk of several steps: the one that each update follows
-    phase: int | None = None  # a single update's place in the pattern of delays, if worth a program
+    phase: int | None = (
+        None  # the first update's place in the pattern of delays, if worth a program
+    )
 
 
 def learn_from_chunk(
@@ -74,37 +77,52 @@ def updates(
 
     `data` is the buffer's state or, of an external buffer, steps sampled for each of the updates.
     `moved` holds the values of scheduled hyper-parameters, one for each update. Where the first
-    index is known and whole periods of the delays follow it, the program holds no conditional."""
+    index is known, the program holds no conditional."""
     if isinstance(algorithm.needs, RolloutNeeds):
         assert isinstance(count, int)
         return learn_from_rollout(algorithm, buffer, learner, data, first_index, count), None
-    priorities, period = buffer.get_priorities(data), algorithm.delays.period
+    priorities = buffer.get_priorities(data)
     given = data if buffer.external else None  # otherwise each update samples from all of it
     one = partial(_update_from_replay, algorithm, buffer, data)
     start, rows = (learner, priorities), (given, moved or {})
     if not isinstance(count, int):  # the update schedule is irregular
         return jax.lax.fori_loop(0, count, lambda i, c: one(c, first_index + i, None, {}), start)
-
-    def equal(carry: Tree, index: Index, rows: Tree, count: int) -> Tree:
-        """Do updates with the mask of that index."""
-        if count == 1:
-            return one(carry, index, *jax.tree.map(lambda x: x[0], rows))
-        return jax.lax.scan(lambda c, now: (one(c, index, *now), None), carry, rows, count)[0]
-
     if count == 1:
-        return equal(start, first_index, rows, 1)
-    if isinstance(first_index, int) and count % period == 0:
-
-        def block(carry: Tree, rows: Tree) -> tuple[Tree, None]:
-            for index, size in algorithm.delays.runs(first_index):
-                at = slice(index - first_index, index - first_index + size)
-                carry = equal(carry, index, jax.tree.map(lambda x, at=at: x[at], rows), size)
-            return carry, None
-
-        rows = jax.tree.map(lambda x: x.reshape(-1, period, *x.shape[1:]), rows)
-        return jax.lax.scan(block, start, rows, count // period)[0]
+        return _equal_updates(one, start, first_index, rows, 1)
+    if isinstance(first_index, int):
+        return _updates_at_known_places(algorithm.delays, one, start, first_index, rows, count)
     each = (first_index + jnp.arange(count, dtype=jnp.int32), *rows)
     return jax.lax.scan(lambda c, now: (one(c, *now), None), start, each)[0]
+
+
+def _equal_updates(
+    one: Callable[..., Tree], carry: Tree, index: Index, rows: Tree, count: int
+) -> Tree:
+    """Do updates with the mask of one index."""
+    if count == 1:
+        return one(carry, index, *jax.tree.map(lambda x: x[0], rows))
+    return jax.lax.scan(lambda c, now: (one(c, index, *now), None), carry, rows, count)[0]
+
+
+def _updates_at_known_places(
+    delays: Delays, one: Callable[..., Tree], start: Tree, first: int, rows: Tree, count: int
+) -> Tree:
+    """Do updates without conditionals: whole periods of the delays, then a part of one."""
+
+    def block(carry: Tree, rows: Tree, size: int) -> Tree:
+        for index, run in delays.runs(first, size):
+            at = slice(index - first, index - first + run)
+            part = jax.tree.map(lambda x, at=at: x[at], rows)
+            carry = _equal_updates(one, carry, index, part, run)
+        return carry
+
+    whole, rest = divmod(count, delays.period)
+    cut = count - rest
+    if whole:
+        periods = jax.tree.map(lambda x: x[:cut].reshape(whole, -1, *x.shape[1:]), rows)
+        period = partial(block, size=delays.period)
+        start = jax.lax.scan(lambda c, now: (period(c, now), None), start, periods, whole)[0]
+    return block(start, jax.tree.map(lambda x: x[cut:], rows), rest)
 
 
 def _update_from_replay(

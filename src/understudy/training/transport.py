@@ -11,6 +11,7 @@ update itself takes 120). So there
 - a thread makes the call while the environments step, and acting happens on the host.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -23,6 +24,7 @@ from jaxtyping import Array
 
 from understudy.algorithms.optim import Delays
 from understudy.buffers import Buffer
+from understudy.training.compilation import compiler_options
 from understudy.training.devices import divides_rows, shared_by_all
 from understudy.training.learner import Call, learn_from_chunk
 from understudy.training.program_cache import shared
@@ -33,13 +35,14 @@ from understudy.training.step_packing import as_bytes, step_dtype, to_chunk, unp
 from understudy.training.update import LearnerState
 from understudy.types import Tree
 
-MOST_RUNS, LONGEST_PERIOD = 4, 64  # of delays whose programs hold no conditionals
+# Of delays whose programs hold no conditionals; also the most programs of several updates
+MOST_RUNS, LONGEST_PERIOD = 4, 64
 
 
 def places(delays: Delays) -> tuple[int, ...]:
     """Return, for each update of a period, the first one of its run: updates of a run share a
     program. Return nothing if the runs are too many for programs of their own."""
-    runs = delays.runs(0) if delays.period <= LONGEST_PERIOD else []
+    runs = delays.runs(0, delays.period) if delays.period <= LONGEST_PERIOD else []
     return tuple(first for first, size in runs for _ in range(size) if len(runs) <= MOST_RUNS)
 
 
@@ -135,14 +138,25 @@ class Transport:
                 self._receive(sent)
 
     def _run(self, data: Any, given: Rows | None, call: Call, values: Any) -> tuple[Any, Tree]:
-        # FlashSAC's program of 20 updates that knew their places was slower on an H200.
-        if self._places and call.count == 1:
-            call = call._replace(phase=self._places[self._done % len(self._places)])
+        call = call._replace(phase=self._phase(call.count))
         self.packed, left, self.next_index, sent = self.program(
             self.packed, data, given, self.next_index, values, call
         )
         self._done += call.count
         return left, sent
+
+    def _phase(self, count: int) -> int | None:
+        """Return the place of the next update in the pattern of delays, where a program is compiled
+        for it: for single updates, and on accelerators (where each conditional waits for the host)
+        if few places follow each other in steps of `count`."""
+        if not count or not self._places:
+            return None
+        period = len(self._places)
+        place = self._done % period
+        if count == 1:
+            return self._places[place]
+        few = period // math.gcd(count, period) <= MOST_RUNS
+        return place if period > 1 and few and self._thread is not None else None
 
     def _receive(self, sent: Tree) -> None:
         """Use the policy that a program has sent from now on."""
@@ -216,4 +230,5 @@ def _learn_program(
         donate_argnums=(0, 3) if buffer.external else (0, 1, 3),
         static_argnums=5,
         out_shardings=(sharding, sharding, shared_by_all(sharding), None),
+        compiler_options=compiler_options(sharding.device_set),
     )
