@@ -144,6 +144,26 @@ def test_an_accelerator_would_compute_what_the_host_does(plain, make_trainer, mo
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_an_accelerator_knows_the_places_of_several_updates(make_trainer, monkeypatch):
+    """Chunks of 4 steps. Updates begin after two, so the first chunk owes a part of a period."""
+    settings = TWO | dict(chunk_steps=4, policy_delay=2, min_buffer_size=4)
+    here = make_trainer("td3", "Pendulum-v1", **settings)
+    monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
+    there = make_trainer("td3", "Pendulum-v1", **settings)
+    places = []
+    for trainer in (here, there):
+        program, calls = trainer.transport.program, []
+        trainer.transport.program = lambda *given, program=program, calls=calls: (
+            calls.append((given[-1].count, given[-1].phase)) or program(*given)
+        )
+        trainer.advance(20)
+        trainer.metrics()
+        places.append([call for call in calls if call[0]])
+    assert places == [[(3, None), *[(4, None)] * 3], [(3, None), *[(4, 1)] * 3]]
+    for a, b in zip(jax.tree.leaves(here.learner), jax.tree.leaves(there.learner), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
 def test_an_error_in_the_learning_thread_reaches_the_loop(make_trainer, monkeypatch):
     monkeypatch.setattr(loop, "Transport", partial(Transport, accelerated=True))
     trainer = make_trainer("td3", "Pendulum-v1")

@@ -198,3 +198,14 @@ def test_random_steps_by_default_are_a_tenth_of_the_run(
     )  # fmt: skip
     one = UpdateSchedule.of(needs, 1, training)
     assert (one.random_iterations, one.first_update_iteration) == (random, first)
+
+
+def test_chunks_of_whole_periods():
+    def steps(period, most=16, num_envs=1, **settings):
+        schedule = update_schedule(num_envs, **settings)
+        return schedule.iterations_of_whole_periods(period, most)
+
+    assert [steps(period) for period in (1, 2, 3, 7, 20)] == [16, 16, 15, 14, 16]
+    assert steps(3, updates_per_step=2.0) == 15 and steps(20, updates_per_step=20.0) == 16
+    assert steps(2, updates_per_step=0.25) == 16 and steps(3, num_envs=3) == 16
+    assert steps(10**12) == 16  # resets at single updates: no period

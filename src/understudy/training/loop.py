@@ -30,8 +30,6 @@ from understudy.training.trainer import Trainer, TrainingSetup
 from understudy.training.transport import Transport
 from understudy.types import Tree
 
-ACCELERATOR_CHUNK = 16  # steps; see docs/design.md for what they cost and save
-
 
 @final
 class HostTrainer(Trainer):
@@ -58,9 +56,8 @@ class HostTrainer(Trainer):
         needs = self.setup.algorithm.needs
         if isinstance(needs, RolloutNeeds):
             return needs.horizon
-        device, *others = self.transport.sharding.device_set
-        usual = 1 if device.platform == "cpu" and not others else ACCELERATOR_CHUNK
-        return min(needs.chunk_steps or usual, self.buffer.num_slots - 1)
+        usual = needs.chunk_steps or self.transport.usual_chunk_steps
+        return min(usual, self.buffer.num_slots - 1)
 
     def advance(self, iterations: int) -> None:
         self.collector.begin()

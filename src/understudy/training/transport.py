@@ -11,7 +11,6 @@ update itself takes 120). So there
 - a thread makes the call while the environments step, and acting happens on the host.
 """
 
-import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -33,10 +32,11 @@ from understudy.training.setup import TrainingSetup
 from understudy.training.state_packing import Form, can_pin, form_programs, make_form
 from understudy.training.step_packing import as_bytes, step_dtype, to_chunk, unpack_rows
 from understudy.training.update import LearnerState
+from understudy.training.update_schedule import UpdateSchedule
 from understudy.types import Tree
 
-# Of delays whose programs hold no conditionals; also the most programs of several updates
-MOST_RUNS, LONGEST_PERIOD = 4, 64
+ACCELERATOR_CHUNK = 16  # steps at most; see docs/design.md for what they cost and save
+MOST_RUNS, LONGEST_PERIOD = 4, 64  # of delays whose programs hold no conditionals
 
 
 def places(delays: Delays) -> tuple[int, ...]:
@@ -79,6 +79,17 @@ class Transport:
         self.learner = learner
         self.use_buffer(buffer, experience)
         self.restart_counting(0)
+
+    @property
+    def usual_chunk_steps(self) -> int:
+        """The steps of a chunk that suit the device: of accelerators, those that owe whole periods
+        of the delays."""
+        device, *others = self.sharding.device_set
+        if device.platform == "cpu" and not others:
+            return 1
+        algorithm = self._setup.algorithm
+        schedule = UpdateSchedule.of(algorithm.needs, self._setup.num_envs)
+        return schedule.iterations_of_whole_periods(algorithm.delays.period, ACCELERATOR_CHUNK)
 
     def use_buffer(self, buffer: Buffer, experience: Any) -> None:
         """Continue with this buffer and its state."""
@@ -147,16 +158,15 @@ class Transport:
 
     def _phase(self, count: int) -> int | None:
         """Return the place of the next update in the pattern of delays, where a program is compiled
-        for it: for single updates, and on accelerators (where each conditional waits for the host)
-        if few places follow each other in steps of `count`."""
-        if not count or not self._places:
-            return None
+        for it: for single updates, and for whole periods on accelerators, where each conditional
+        waits for the host."""
         period = len(self._places)
+        if not count or not period:
+            return None
         place = self._done % period
         if count == 1:
             return self._places[place]
-        few = period // math.gcd(count, period) <= MOST_RUNS
-        return place if period > 1 and few and self._thread is not None else None
+        return place if self._thread is not None and count % period == 0 else None
 
     def _receive(self, sent: Tree) -> None:
         """Use the policy that a program has sent from now on."""

@@ -78,6 +78,14 @@ class UpdateSchedule:
         iterations = math.ceil((self.origin + transitions) / self.num_envs)
         return max(iterations, self.first_learning_iteration + 1)
 
+    def iterations_of_whole_periods(self, period: int, most: int) -> int:
+        """Return the largest number of iterations up to `most` after which a multiple of `period`
+        updates is owed; `most` if there is none from half of it on."""
+        for iterations in range(most, most // 2 - 1, -1):
+            if iterations * self.num_envs * self.ratio % period == 0:
+                return iterations
+        return most
+
     def refilling(self, iteration: int) -> "UpdateSchedule":
         """The same from `iteration` on with an empty buffer: learning waits until it fills."""
         waiting = iteration + self.first_learning_iteration
