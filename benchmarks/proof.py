@@ -21,10 +21,11 @@ twice that time. A program that is complete loses its checkpoint. Where replay i
 (`replay_storage`) stays "auto". --seeds-per-program is for machines with less memory; programs that
 have begun keep their seeds. --first-seeds 5 begins programs of the first five seeds of a row only.
 
-Rows can run beside each other, as processes with --only and --work of their own. On a GPU that
-several processes share, start NVIDIA's MPS daemon first, and set
-XLA_PYTHON_CLIENT_PREALLOCATE=false. A process that steps five MuJoCo environments itself is busy
-with that most of the time: give it --env-workers 5 where there are cores.
+Rows can run beside each other: start the command several times. A process leaves out rows that
+another one runs. On a GPU that several processes share, start NVIDIA's MPS daemon first, and set
+XLA_PYTHON_CLIENT_PREALLOCATE=false. Two to four processes are enough: together they start hardly
+more kernels per second than one. A process that steps five MuJoCo environments itself is busy with
+that most of the time: give it --env-workers 5 where there are cores.
 
 --steps ends a row earlier. It is then the beginning of the full run, stays partial, and goes on
 without --steps. Works from a checkout too: PYTHONPATH=src.
@@ -59,7 +60,7 @@ from proof_rows import MATRICES, Matrix, Row
 import understudy as us
 from understudy.agent import agent_class
 from understudy.runs import checkpoint
-from understudy.runs.files import lock_directory, write_whole
+from understudy.runs.files import lock_file, write_whole
 
 HERE = Path(__file__).resolve().parent
 LOG_EVERY = 500  # steps between looks at the clock
@@ -156,26 +157,30 @@ def stored_settings(row: Row, options: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def check_settings(rows: list[Row], options: argparse.Namespace) -> None:
-    """Refuse rows that began with other settings; with --restart remove what they left."""
-    problems = []
-    for row in rows:
-        found = dict.fromkeys(
-            change for path in stored_settings(row, options) for change in changes(row, path)
-        )
-        if found and options.restart:
-            print(f"{row.title} starts afresh: {'; '.join(found)}")
-            shutil.rmtree(options.work / row.name, ignore_errors=True)
-            for path in (row.csv(options.results), *stored_settings(row, options)):
-                path.unlink(missing_ok=True)
-        elif found:
-            problems.append(f"{row.title}: {'; '.join(found)}")
-    if problems:
-        listed = "\n  ".join(problems)
+    """Refuse rows that began with other settings."""
+    found = {row.title: _changes(row, options) for row in rows}
+    if listed := "\n  ".join(
+        f"{title}: {'; '.join(each)}" for title, each in found.items() if each
+    ):
         raise us.UnderstudyError(
             f"stored results were made with other settings:\n  {listed}\n"
             "Restore these settings, leave the rows out with --only, or start them afresh with "
             "--restart, which deletes their results."
         )
+
+
+def restart(row: Row, options: argparse.Namespace) -> None:
+    """Remove what a row left that began with other settings."""
+    if found := _changes(row, options):
+        print(f"{row.title} starts afresh: {'; '.join(found)}")
+        shutil.rmtree(options.work / row.name, ignore_errors=True)
+        for path in (row.csv(options.results), *stored_settings(row, options)):
+            path.unlink(missing_ok=True)
+
+
+def _changes(row: Row, options: argparse.Namespace) -> list[str]:
+    paths = stored_settings(row, options)
+    return list(dict.fromkeys(change for path in paths for change in changes(row, path)))
 
 
 # -- run ----------------------------------------------------------------------------------------
@@ -272,18 +277,34 @@ def train(agent: us.Agent, watch: Watch, clock: Clock) -> None:
             break
 
 
+class RowInUse(Exception):
+    """Another process runs the row; the argument is its name."""
+
+
 def run_rows(rows: list[Row], options: argparse.Namespace) -> None:
     clock = Clock(options.minutes, options.checkpoint_minutes)
     options.work.mkdir(parents=True, exist_ok=True)
-    with lock_directory(options.work):
+    if not options.restart:
         check_settings(rows, options)
-        for row in rows:
-            for program in programs(row, options):
-                run_program(program, options, clock)
-                gc.collect()  # replay is large
-                if clock.over:
-                    print("the time is over; the same command goes on from here")
-                    return
+    for row in rows:
+        try:
+            with lock_file(options.work / f"{row.name}.lock", RowInUse):
+                run_row(row, options, clock)
+        except RowInUse as holder:
+            print(f"{row.title}: left out, {holder} runs it")
+        if clock.over:
+            print("the time is over; the same command goes on from here")
+            return
+
+
+def run_row(row: Row, options: argparse.Namespace, clock: Clock) -> None:
+    if options.restart:
+        restart(row, options)
+    for program in programs(row, options):
+        run_program(program, options, clock)
+        gc.collect()  # replay is large
+        if clock.over:
+            return
 
 
 def show_status(rows: list[Row], options: argparse.Namespace) -> None:

@@ -12,6 +12,8 @@ import proof_report
 import proof_rows
 import pytest
 
+from understudy.runs.files import lock_file
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 EVALUATION = {"episodes": 2, "final_episodes": 3}
 # Replay is learned from after 1,000 steps; the learning rate falls to 0 over the run.
@@ -86,6 +88,18 @@ def test_a_complete_row_is_not_run_again(uninterrupted, capsys):
     ROW.csv(folder / "results").unlink()
     assert run(folder) == found  # from the work folder
     assert capsys.readouterr().out == ""
+
+
+def test_a_row_that_another_process_runs_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(proof, "run_row", lambda row, *_: print(f"runs {row.title}"))
+    (tmp_path / "work").mkdir()
+    with lock_file(tmp_path / "work" / f"{ROW.name}.lock", proof.RowInUse):
+        run(tmp_path, matrix=(ROW, SINGLE))
+    out = capsys.readouterr().out
+    assert "DDQN on jax:CartPole-v1: left out, process" in out and "runs A2C on" in out
+    assert "runs DDQN" not in out
+    run(tmp_path)
+    assert "runs DDQN" in capsys.readouterr().out
 
 
 @pytest.mark.slow
