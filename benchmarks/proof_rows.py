@@ -40,6 +40,9 @@ files beside it. Each CSV file has its settings beside it as JSON.
 The pilot chooses the recipes that enter the [queue of long runs](../proof/README.md). Three seeds
 and 200,000 steps are too few to rank close ones. Schedules of the learning rate span these 200,000
 steps. The columns are those of the queue's page.
+
+Rows ran beside each other on one GPU, those of commit 13c7deb beside 13 to 17 others, so their
+wall-clock time is no measure of speed. Partial rows were stopped when the time on the GPU was over.
 """
 
 
