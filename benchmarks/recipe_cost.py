@@ -8,7 +8,8 @@ and 6 actions as HalfCheetah-v5, or 8 observations and 4 choices as LunarLander-
 whole periods of the actor's delay, so its share is counted; the program knows their places in it,
 as those of the host loop do. The programs take turns. Ratios are those of
 the same round: median, smallest and largest. The cost of a step is that of an update times the
-updates per step; `fasttd3` does its updates per step of all environments.
+updates per step; `fasttd3` does its updates per step of all environments. With --xla-defaults the
+compiler has its default options, and delayed parts are in conditionals.
 
 Raw slices go to results/recipe_cost_{device}.csv, the table to the .md file beside it.
 """
@@ -75,7 +76,7 @@ def random_chunk(spec: Spec, count: int) -> Chunk:
     return Chunk(steps, jnp.ones((count, 1), bool))
 
 
-def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
+def enter(name: str, recipe: str | None, least: int, seeds: int, plain: bool) -> Contestant:
     """Compile the updates and do one slice."""
     kind, spec = find(name), SPECS[name]
     own = kind.config_class.recipe_settings(recipe)
@@ -86,7 +87,7 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     algorithm = kind(config)
     delay = algorithm.delays.period
     count = -(-least // delay) * delay
-    known = bool(places(algorithm.delays))
+    known = not plain and bool(places(algorithm.delays))
     buffer: Buffer = make_buffer(algorithm, spec, 1)
     data = jax.jit(jax.vmap(lambda _: buffer.add(buffer.init(), random_chunk(spec, steps))))(
         jnp.arange(seeds)
@@ -98,7 +99,7 @@ def enter(name: str, recipe: str | None, least: int, seeds: int) -> Contestant:
     program = jax.jit(
         over_seeds(many, seeds, shared=(2,)),
         donate_argnums=0,
-        compiler_options=compiler_options(jax.devices()[:1]),
+        compiler_options=None if plain else compiler_options(jax.devices()[:1]),
     )
     learner = initial_learners(algorithm, spec, seeds)
     first = np.int32(0)
@@ -147,6 +148,7 @@ def parse() -> argparse.Namespace:
     add("--rounds", type=int, default=7)
     add("--updates", type=int, default=20, help="at least so many in a slice")
     add("--seeds", type=int, default=1, help="that learn at once")
+    add("--xla-defaults", action="store_true", help="without the library's compiler options")
     add("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     return parser.parse_args()
 
@@ -159,14 +161,16 @@ def main() -> None:
         recipes = [recipe for recipe in known if recipe in options.only or not options.only]
         for recipe in [None, *recipes] if recipes else []:
             print(f"compiling {name} {recipe or ''}", flush=True)
-            contestants.append(enter(name, recipe, options.updates, options.seeds))
+            settings = options.updates, options.seeds, options.xla_defaults
+            contestants.append(enter(name, recipe, *settings))
     rows = []
     for place in range(options.rounds):
         for each in contestants:
             rows.append((each.name, each.config.batch_size, place, each.count, each.run()))
         print(f"round {place + 1} of {options.rounds}", flush=True)
     device = jax.devices()[0].device_kind.lower().replace(" ", "_")
-    path = options.results / f"recipe_cost_{device}.csv"
+    suffix = "_xla_defaults" if options.xla_defaults else ""
+    path = options.results / f"recipe_cost_{device}{suffix}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([COLUMNS, *((*row[:4], f"{row[4]:.6f}") for row in rows)])

@@ -1,6 +1,6 @@
 """Times of an update with the settings of each recipe."""
 
-from measured.files import WORDS, Row, median, ratios, rows, table
+from measured.files import WORDS, Row, column, median, ratios, rows, table
 
 
 def table_of(device: str) -> str:
@@ -21,6 +21,13 @@ def table_of(device: str) -> str:
 
 def rounds(device: str) -> str:
     return WORDS[len({row["round"] for row in rows(f"recipe_cost_{device}")})]
+
+
+def with_options(options: str, method: str, conditionals: str = "no") -> str:
+    """Write the milliseconds of an update on an H200 with these options of the compiler."""
+    where = {"options": options, "method": method, "conditionals": conditionals}
+    (found,) = column("gpu_options_nvidia_h200", "median_ms", **where)
+    return f"{found:.3g}"
 
 
 def _times(own: list[Row]) -> list[float]:

@@ -1,6 +1,7 @@
 """The compilation cache of a user, and the warning about repeated compilation."""
 
 import logging
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -121,3 +122,14 @@ def test_a_native_environment_of_the_user_is_compiled_once_for_an_agent(caplog, 
     agent.evaluate(2)
     jax.monitoring.unregister_event_duration_listener(listener)
     assert not [name for name in names if name and "run_episodes" in name]
+
+
+def test_gpus_alone_have_options_of_their_own():
+    gpu, cpu = SimpleNamespace(platform="gpu"), SimpleNamespace(platform="cpu")
+    assert compilation.compiler_options([cpu]) is compilation.compiler_options([gpu, cpu]) is None
+    options = compilation.compiler_options([gpu, gpu])
+    assert options == compilation.GPU_OPTIONS
+    # XLA knows them: it refuses others.
+    assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
+    with pytest.raises(RuntimeError, match="xla_gpu_unknown"):
+        jax.jit(lambda x: x + 1, compiler_options={"xla_gpu_unknown": "1"})(1)

@@ -105,7 +105,7 @@ class OffPolicyConfig(Config):
     """Numbers of updates after which there is a reset, besides those of reset_every."""
     chunk_steps: int | None = setting(None, at_least=1)
     """Steps of every Gymnasium environment per chunk; the acting policy is two chunks behind the
-    learner (default: 1 on a CPU, 16 on an accelerator)."""
+    learner (default: 1 on a CPU, up to 16 on an accelerator)."""
     reward_scale: float = setting(1.0, moving=True)
     """Factor on rewards when a batch is sampled; replay stores raw rewards."""
     max_grad_norm: float | None = setting(None, above=0.0)
