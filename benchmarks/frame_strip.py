@@ -5,7 +5,8 @@
 The picture of the README, results/half_cheetah.png, shows the policy of
 `understudy train sac HalfCheetah-v5 --steps 100000 --seed 5`. That of docs/logging.md,
 results/hopper.png, shows `understudy train sac Hopper-v5 --steps 60000 --seed 0`, with `--first 10
---every 29`. MUJOCO_GL=osmesa works, too.
+--every 29`. That of PPO's README, results/walker2d.png, shows `understudy train ppo Walker2d-v5
+--steps 1000000 --seed 10`, with `--every 8`. MUJOCO_GL=osmesa works, too.
 """
 
 import argparse
