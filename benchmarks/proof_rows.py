@@ -149,8 +149,13 @@ QUEUE = (
     Row("a2c", "Walker2d-v5", _published((1_091.6, 709, TIANSHOU)), num_envs=16),
 )  # fmt: skip
 
-# SAC without a recipe first.
-RECIPES = (None, *SACConfig.recipes)
+
+def _updates_per_step(recipe: str) -> float:
+    return SACConfig.recipes[recipe].settings["updates_per_step"]
+
+
+# SAC without a recipe first, then those with few updates.
+RECIPES = (None, *sorted(SACConfig.recipes, key=_updates_per_step))
 PILOT = tuple(
     Row("sac", env, recipe=recipe, seeds=(0, 1, 2), steps=200_000, evaluate_every=20_000)
     for recipe in RECIPES
