@@ -17,9 +17,9 @@ HEADER = """# Up to ten seeds per row, beside published results
 Each CSV file has its settings beside it as JSON. Settings are the library's presets. They were
 fixed before these seeds were run, except in two cases. PPO on HalfCheetah-v5 first ran on these
 seeds with clipped values and a larger first deviation (mean 2,070 after 450,000 steps); its preset
-was then changed on seeds 20–22. A2C on HalfCheetah-v5 first ran with 8 environments (mean 526), then
-with the 16 of its source (792); its entropy bonus was then removed on seeds 0–2 of HalfCheetah-v5 and
-Walker2d-v5, where three coefficients were tried.
+was then changed on seeds 20–22. A2C first ran on HalfCheetah-v5 with 8 environments (mean 526),
+then with the 16 of its source (792, and 485 on Walker2d-v5); its entropy bonus was then removed,
+after two smaller ones were tried on seeds 0–2 of both tasks.
 
 A score is the mean return of one seed's deterministic episodes with its last policy. The table
 shows the mean and the standard deviation (divisor n) of the seeds' scores, their interquartile mean
