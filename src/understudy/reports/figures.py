@@ -21,17 +21,8 @@ from understudy.types import ConfigError
 
 INK, SOFT, GRID, SPINE = "#30343b", "#6b7280", "#d9dce1", "#aab0b8"
 # The colors of Okabe and Ito, which color-blind readers can distinguish; dashes help, too.
-COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#30343b",
-    "#8f6a3a",
-    "#7b3fb5",
-)
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#30343b", "#8f6a3a",
+          "#7b3fb5")  # fmt: skip
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
 FEWEST_IN_A_BAND = 3  # seeds; fewer are drawn one by one
 
