@@ -23,9 +23,9 @@ have begun keep their seeds. --first-seeds 5 begins programs of the first five s
 
 Rows can run beside each other: start the command several times. A process leaves out rows that
 another one runs. On a GPU that several processes share, start NVIDIA's MPS daemon first, and set
-XLA_PYTHON_CLIENT_PREALLOCATE=false. Two to four processes are enough: together they start hardly
-more kernels per second than one. A process that steps five MuJoCo environments itself is busy with
-that most of the time: give it --env-workers 5 where there are cores.
+XLA_PYTHON_CLIENT_PREALLOCATE=false. Four trainings of SAC kept an H200 busy. A process that steps
+five MuJoCo environments itself is busy with that most of the time: give it --env-workers 5 where
+there are cores.
 
 --steps ends a row earlier. It is then the beginning of the full run, stays partial, and goes on
 without --steps. Works from a checkout too: PYTHONPATH=src.
@@ -159,9 +159,9 @@ def stored_settings(row: Row, options: argparse.Namespace) -> tuple[Path, Path]:
 def check_settings(rows: list[Row], options: argparse.Namespace) -> None:
     """Refuse rows that began with other settings."""
     found = {row.title: _changes(row, options) for row in rows}
-    if listed := "\n  ".join(
-        f"{title}: {'; '.join(each)}" for title, each in found.items() if each
-    ):
+    problems = [f"{title}: {'; '.join(each)}" for title, each in found.items() if each]
+    if problems:
+        listed = "\n  ".join(problems)
         raise us.UnderstudyError(
             f"stored results were made with other settings:\n  {listed}\n"
             "Restore these settings, leave the rows out with --only, or start them afresh with "

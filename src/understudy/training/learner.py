@@ -116,12 +116,12 @@ def _updates_at_known_places(
             carry = _equal_updates(one, carry, index, part, run)
         return carry
 
-    whole, rest = divmod(count, delays.period)
+    period = delays.period
+    whole, rest = divmod(count, period)
     cut = count - rest
     if whole:
-        periods = jax.tree.map(lambda x: x[:cut].reshape(whole, -1, *x.shape[1:]), rows)
-        period = partial(block, size=delays.period)
-        start = jax.lax.scan(lambda c, now: (period(c, now), None), start, periods, whole)[0]
+        periods = jax.tree.map(lambda x: x[:cut].reshape(whole, period, *x.shape[1:]), rows)
+        start = jax.lax.scan(lambda c, now: (block(c, now, period), None), start, periods, whole)[0]
     return block(start, jax.tree.map(lambda x: x[cut:], rows), rest)
 
 
